@@ -1,0 +1,1 @@
+"""Guests in other people's training loops."""

@@ -1,0 +1,222 @@
+"""What the rules know of a run so far: one Track a metric, in bounded memory, updated row by row.
+
+A Track keeps a window of recent points, the first points, and the whole course in at most `BLOCKS` blocks that
+double in length as the run grows. A row costs the same at row 100 and at row 1,000,000.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from diagnose.model import Best, Finding, Kind, Note, Row, Setting
+from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS, is_eval_loss, kind_of
+from diagnose.stats import median, noise_scale
+
+#: Recent points that a Track holds. Long enough for a stable spread (the MAD of 64 normal values is within 10 %).
+WINDOW = 64
+#: First points that a Track holds: where the run started.
+HEAD = 16
+#: Blocks of the whole course. Even, since full memory merges neighbours in pairs.
+BLOCKS = 128
+#: Points whose median is the level: the fewest that shrug off one outlier on either side.
+LEVEL = 5
+
+
+class Blocks:
+    """A whole series in at most BLOCKS means of equally many points; the length of a block doubles when they are full."""
+
+    __slots__ = ("_n", "_step", "_sum", "length", "steps", "values")
+
+    def __init__(self) -> None:
+        self.length = 1
+        self.steps: list[float] = []
+        self.values: list[float] = []
+        self._n = 0
+        self._sum = 0.0
+        self._step = 0.0
+
+    def add(self, step: int, value: float) -> None:
+        """Add the next finite point."""
+        self._n += 1
+        self._sum += value
+        self._step += step
+        if self._n < self.length:
+            return
+        self.values.append(self._sum / self._n)
+        self.steps.append(self._step / self._n)
+        self._n, self._sum, self._step = 0, 0.0, 0.0
+        if len(self.values) == BLOCKS:
+            self.values = [0.5 * (a + b) for a, b in zip(self.values[::2], self.values[1::2], strict=True)]
+            self.steps = [0.5 * (a + b) for a, b in zip(self.steps[::2], self.steps[1::2], strict=True)]
+            self.length *= 2
+
+
+class Track:
+    """One metric so far.
+
+    Attributes:
+        n: finite points seen.
+        n_bad: NaN and inf points seen.
+        bad_in_a_row: NaN and inf points since the last finite one.
+        first_step, last_step: of all points, finite or not.
+        last: the last value, finite or not.
+        head_steps, head: the first HEAD finite points.
+        steps, values: the last WINDOW finite points.
+        blocks: the whole course.
+        level: median of the last LEVEL finite points.
+        best, best_step: lowest finite value so far.
+        best_level, best_level_step: lowest level so far, once LEVEL points are there.
+    """
+
+    __slots__ = (
+        "_noise",
+        "_noise_at",
+        "bad_in_a_row",
+        "best",
+        "best_level",
+        "best_level_step",
+        "best_step",
+        "blocks",
+        "first_step",
+        "head",
+        "head_steps",
+        "last",
+        "last_step",
+        "level",
+        "n",
+        "n_bad",
+        "name",
+        "steps",
+        "values",
+    )
+
+    def __init__(self, name: str, step: int) -> None:
+        self.name = name
+        self.n = self.n_bad = self.bad_in_a_row = 0
+        self.first_step = self.last_step = step
+        self.last = math.nan
+        self.head_steps: list[int] = []
+        self.head: list[float] = []
+        self.steps: deque[int] = deque(maxlen=WINDOW)
+        self.values: deque[float] = deque(maxlen=WINDOW)
+        self.blocks = Blocks()
+        self.level = math.nan
+        self.best = math.inf
+        self.best_step: int | None = None
+        self.best_level = math.inf
+        self.best_level_step: int | None = None
+        self._noise: float | None = None
+        self._noise_at = -1
+
+    def add(self, step: int, value: float) -> None:
+        """Take in the next point; steps never decrease."""
+        self.last, self.last_step = value, step
+        if not math.isfinite(value):
+            self.n_bad += 1
+            self.bad_in_a_row += 1
+            return
+        self.bad_in_a_row = 0
+        self.n += 1
+        if len(self.head) < HEAD:
+            self.head.append(value)
+            self.head_steps.append(step)
+        self.steps.append(step)
+        self.values.append(value)
+        self.blocks.add(step, value)
+        self.level = median(self.recent(LEVEL))
+        if value < self.best:
+            self.best, self.best_step = value, step
+        if self.n >= LEVEL and self.level < self.best_level:
+            self.best_level, self.best_level_step = self.level, step
+
+    def recent(self, k: int) -> list[float]:
+        """The last k finite values, oldest first; fewer when there are fewer."""
+        n = len(self.values)
+        return [self.values[i] for i in range(max(0, n - k), n)]
+
+    def recent_steps(self, k: int) -> list[int]:
+        """The steps of `recent(k)`."""
+        n = len(self.steps)
+        return [self.steps[i] for i in range(max(0, n - k), n)]
+
+    @property
+    def start(self) -> float:
+        """Where the metric began: the median of its first three finite points; NaN before there is one."""
+        return median(self.head[:3]) if self.head else math.nan
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation of one point around the recent course; None for fewer than five points."""
+        if self._noise_at != self.n:
+            self._noise, self._noise_at = noise_scale(list(self.values)), self.n
+        return self._noise
+
+
+class Curves:
+    """Every Track of one run, with its settings and the reader's notes.
+
+    Args:
+        settings: see `Run`.
+        notes: see `Run`.
+    """
+
+    def __init__(self, settings: Mapping[str, Setting] | None = None, notes: Sequence[Note] = ()) -> None:
+        self.settings: Mapping[str, Setting] = dict(settings or {})
+        self.notes: tuple[Note, ...] = tuple(notes)
+        self.tracks: dict[str, Track] = {}
+        #: The latest finding of each rule name, so that a rule need not tell again what another has told.
+        self.found: dict[str, Finding] = {}
+        self.n_rows = 0
+        self.last_step = 0
+        self.epoch: float | None = None
+        self.kind = Kind.SUPERVISED
+        self.peak_lr: float | None = None
+
+    def add(self, row: Row) -> None:
+        """Take in one row."""
+        self.n_rows += 1
+        self.last_step = row.step
+        if row.epoch is not None and math.isfinite(row.epoch):
+            self.epoch = row.epoch
+        fresh = False
+        for name, value in row.values.items():
+            track = self.tracks.get(name)
+            if track is None:
+                track = self.tracks[name] = Track(name, row.step)
+                fresh = True
+            track.add(row.step, value)
+        if fresh:
+            self.kind = kind_of(self.tracks)
+        rate = row.values.get(LEARNING_RATE)
+        if rate is not None and math.isfinite(rate) and rate > (self.peak_lr or 0.0):
+            self.peak_lr = rate
+
+    def __getitem__(self, name: str) -> Track:
+        """The Track of a metric that a rule declared as needed."""
+        return self.tracks[name]
+
+    def get(self, name: str) -> Track | None:
+        """The Track of a metric, or None while it was never logged."""
+        return self.tracks.get(name)
+
+    @property
+    def train(self) -> Track | None:
+        """The training loss."""
+        return self.tracks.get(TRAIN_LOSS)
+
+    @property
+    def eval_losses(self) -> list[Track]:
+        """The losses of the evaluation sets: the main one alone where there is one, else all named ones."""
+        if EVAL_LOSS in self.tracks:
+            return [self.tracks[EVAL_LOSS]]
+        return [t for name, t in self.tracks.items() if is_eval_loss(name)]
+
+    @property
+    def best(self) -> Best | None:
+        """The checkpoint to keep: the lowest finite evaluation loss so far; None while there is none."""
+        found = [t for t in self.eval_losses if t.best_step is not None]
+        if len(found) != 1 or found[0].best_step is None:
+            return None
+        return Best(found[0].best_step, found[0].best, found[0].name)

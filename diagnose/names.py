@@ -1,0 +1,166 @@
+"""Canonical metric names: the one place that knows what each logger calls a thing.
+
+Canonical names are `train/loss`, `train/grad_norm`, `train/lr`, `eval/loss`, `epoch`, and `train/<key>` or
+`eval/<key>` for everything else a log holds. `step` is the row's own index and never a metric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+from diagnose.model import Kind
+
+TRAIN_LOSS = "train/loss"
+EVAL_LOSS = "eval/loss"
+GRAD_NORM = "train/grad_norm"
+LEARNING_RATE = "train/lr"
+EPOCH = "epoch"
+
+#: Exact names after lower-casing and turning spaces, dots and dashes into underscores. Sources: the log keys of
+#: transformers, TRL, LLaMA-Factory, Lightning and Keras as installed.
+ALIASES: dict[str, str] = {
+    "loss": TRAIN_LOSS,
+    "train_loss": TRAIN_LOSS,
+    "train/loss": TRAIN_LOSS,
+    "training_loss": TRAIN_LOSS,
+    "loss/train": TRAIN_LOSS,
+    "loss/training": TRAIN_LOSS,
+    "train_loss_step": TRAIN_LOSS,
+    "train/loss_step": TRAIN_LOSS,
+    "avg_loss": TRAIN_LOSS,
+    "train/epoch_loss": TRAIN_LOSS,
+    "eval_loss": EVAL_LOSS,
+    "eval/loss": EVAL_LOSS,
+    "val_loss": EVAL_LOSS,
+    "val/loss": EVAL_LOSS,
+    "valid_loss": EVAL_LOSS,
+    "valid/loss": EVAL_LOSS,
+    "validation_loss": EVAL_LOSS,
+    "validation/loss": EVAL_LOSS,
+    "validation/epoch_loss": EVAL_LOSS,
+    "loss/val": EVAL_LOSS,
+    "loss/valid": EVAL_LOSS,
+    "loss/validation": EVAL_LOSS,
+    "loss/eval": EVAL_LOSS,
+    "val_loss_epoch": EVAL_LOSS,
+    "grad_norm": GRAD_NORM,
+    "train/grad_norm": GRAD_NORM,
+    "gradient_norm": GRAD_NORM,
+    "grad_norm/total": GRAD_NORM,
+    "learning_rate": LEARNING_RATE,
+    "train/learning_rate": LEARNING_RATE,
+    "lr": LEARNING_RATE,
+    "train/lr": LEARNING_RATE,
+    "epoch": EPOCH,
+    "train/epoch": EPOCH,
+    "current_epoch": EPOCH,
+}
+
+#: Epoch averages and other second tellings of a metric that has a finer name: used only when that is absent.
+FALLBACKS: dict[str, str] = {"train_loss_epoch": TRAIN_LOSS, "train/loss_epoch": TRAIN_LOSS}
+
+#: What a log row holds beside metrics: clocks, counters and throughput. They say nothing about the curve.
+_IGNORED = re.compile(
+    r"^(step|steps|global_step|current_steps|total_steps|iteration|iter|percentage|elapsed_time|remaining_time|"
+    r"throughput|total_tokens|total_flos|hp_metric|wall_time|time|timestamp|created_at)$"
+    r"|(^|[_/])(runtime|samples_per_second|steps_per_second|tokens_per_second|jit_compilation_time)$"
+)
+_LIGHTNING_LR = re.compile(r"^lr-\w+(/pg\d+)?$", re.IGNORECASE)
+_EVAL_PREFIX = re.compile(r"^(eval|val|valid|validation)[/_](?=.)")
+_TRAIN_PREFIX = re.compile(r"^(train|training)[/_](?=.)")
+
+
+class Direction(Enum):
+    """Which way a metric should go. A metric of unknown direction is never judged."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+    def better(self, a: float, b: float) -> bool:
+        """Whether `a` is strictly better than `b`; NaN is never better and never beaten by NaN.
+
+        >>> Direction.LOWER.better(1.0, 2.0), Direction.HIGHER.better(float("nan"), 2.0)
+        (True, False)
+        """
+        return a < b if self is Direction.LOWER else a > b
+
+
+_HIGHER = ("accuracy", "accuracies", "acc", "f1", "precision", "recall", "bleu", "rouge", "auc", "map", "em", "exact_match")
+_LOWER = ("loss", "wer", "cer", "perplexity", "ppl", "mse", "mae", "rmse", "ter")
+
+
+def direction(name: str) -> Direction | None:
+    """Which way the metric `name` should go; None when the name does not say.
+
+    >>> direction("eval/wer"), direction("eval/f1_score"), direction("eval/gen_len")
+    (<Direction.LOWER: 'lower'>, <Direction.HIGHER: 'higher'>, None)
+    """
+    words = set(re.split(r"[/_\-.]", name.lower()))
+    if words & set(_LOWER):
+        return Direction.LOWER
+    return Direction.HIGHER if any(w in words or w.rstrip("0123456789l") in words for w in _HIGHER) else None
+
+
+def canonical(key: str) -> str | None:
+    """The canonical name of a log key; None for clocks, counters and throughput.
+
+    Args:
+        key: as the log has it: `eval_loss`, `train/loss`, `Loss/train`, `val_loss`, `rewards/margins` …
+
+    >>> canonical("eval_loss"), canonical("Loss/train"), canonical("eval_squad_loss"), canonical("reward")
+    ('eval/loss', 'train/loss', 'eval/squad_loss', 'train/reward')
+    >>> canonical("eval_runtime") is None
+    True
+    """
+    name = re.sub(r"[ .\-]+", "_", key.strip()).lower()
+    if name in ALIASES:
+        return ALIASES[name]
+    if name in FALLBACKS:
+        return FALLBACKS[name]
+    if not name or _IGNORED.search(name) or name.startswith("test_") or name.startswith("predict_"):
+        return None
+    if _LIGHTNING_LR.match(key.strip()):
+        return LEARNING_RATE
+    if match := _EVAL_PREFIX.match(name):
+        return "eval/" + name[match.end() :]
+    if match := _TRAIN_PREFIX.match(name):
+        return "train/" + name[match.end() :]
+    return "train/" + name
+
+
+def is_fallback(key: str) -> bool:
+    """Whether `key` is an epoch average that yields to a finer series of the same canonical name.
+
+    >>> is_fallback("train_loss_epoch"), is_fallback("train_loss")
+    (True, False)
+    """
+    return re.sub(r"[ .\-]+", "_", key.strip()).lower() in FALLBACKS
+
+
+def is_eval_loss(name: str) -> bool:
+    """Whether a canonical name is the loss of an evaluation set, the main one or a named one.
+
+    >>> is_eval_loss("eval/loss"), is_eval_loss("eval/squad_loss"), is_eval_loss("eval/wer")
+    (True, True, False)
+    """
+    return name == EVAL_LOSS or (name.startswith("eval/") and name.endswith(("_loss", "/loss")))
+
+
+_RL_KEYS = {"train/reward", "train/reward_std", "train/kl", "train/frac_reward_zero_std", "train/objective/kl"}
+_PREFERENCE_KEYS = {"train/rewards/margins", "train/rewards/chosen", "train/rewards/accuracies", "train/margin"}
+
+
+def kind_of(names: Iterable[str]) -> Kind:
+    """What the loss means in a log that holds these canonical names.
+
+    >>> kind_of(["train/loss", "train/reward", "train/kl"]), kind_of(["train/loss", "train/rewards/margins"])
+    (<Kind.RL: 'rl'>, <Kind.PREFERENCE: 'preference'>)
+    """
+    present = set(names)
+    if present & _PREFERENCE_KEYS:
+        return Kind.PREFERENCE
+    if present & _RL_KEYS or any(n.startswith(("train/rewards/", "train/completions/")) for n in present):
+        return Kind.RL
+    return Kind.SUPERVISED

@@ -1,0 +1,1 @@
+"""Log files to Runs: one file per format, found by content."""

@@ -1,0 +1,149 @@
+"""Rows to a Run: the one place where duplicate steps, steps that go back and bad values are settled.
+
+Readers and the live callback both build their Run here, so that a log read later equals the run seen live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from diagnose.model import Note, Row, Run, Series, Setting
+from diagnose.names import EPOCH, LEARNING_RATE, TRAIN_LOSS, canonical, is_fallback
+
+#: Metrics that the Trainer averages over the steps since the last log; all others belong to one step.
+_AVERAGED = frozenset({TRAIN_LOSS})
+
+
+def number(value: Any) -> float | None:
+    """A logged value as a float; None when it is not a number.
+
+    Strings such as `"1.2"`, `"nan"` or `"Infinity"` count as numbers, since some loggers quote them. Booleans do not.
+    Objects with an `item()` (numpy and torch scalars) are unwrapped.
+
+    >>> number("1e-3"), number("NaN"), number(True), number("No log"), number(None)
+    (0.001, nan, None, None, None)
+    """
+    if isinstance(value, float):
+        return value
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        try:
+            return float(value)
+        except OverflowError:
+            return float("inf") if value > 0 else float("-inf")
+    if isinstance(value, str):
+        try:
+            return float(value.strip().replace("\u2212", "-"))
+        except ValueError:
+            return None
+    item = getattr(value, "item", None)
+    if callable(item):
+        try:
+            return number(item())
+        except (TypeError, ValueError, RuntimeError):
+            return None
+    return None
+
+
+def row_from_log(log: Mapping[str, Any], step: int, epoch: float | None = None) -> Row | None:
+    """One row of a Trainer's log as a Row; None when it holds no metric.
+
+    The closing summary (`train_loss` and `train_runtime`, without `loss`) is an average of the run, not a point.
+
+    Args:
+        log: the keys as the Trainer wrote them.
+        step: optimizer step of the row.
+        epoch: used when the log has no `epoch` of its own.
+    """
+    if "train_loss" in log and "loss" not in log and "train_runtime" in log:
+        return None
+    values: dict[str, float] = {}
+    for key, raw in log.items():
+        name = canonical(str(key))
+        value = number(raw)
+        if name is None or value is None:
+            continue
+        if name == EPOCH:
+            epoch = value
+        elif not (is_fallback(str(key)) and name in values):
+            values[name] = value
+    return Row(step, values, epoch) if values else None
+
+
+def build_run(
+    rows: Iterable[Row],
+    *,
+    id: str,
+    source: str,
+    settings: Mapping[str, Setting] | None = None,
+    notes: Sequence[Note] = (),
+) -> Run:
+    """Collect rows into a Run; the first value logged at a step of a metric counts.
+
+    A metric whose step goes back was resumed from an earlier checkpoint: what the first attempt logged beyond that step
+    is dropped, as the resumed training replaced it, and a `steps-go-back` note says so. A repeated step is left out.
+
+    Args:
+        rows: in the order in which they were logged.
+        id: see `Run`.
+        source: see `Run`.
+        settings: see `Run`.
+        notes: what the reader has to say already.
+    """
+    steps: dict[str, list[int]] = {}
+    values: dict[str, list[float]] = {}
+    said: list[Note] = []
+    high = None
+    for row in rows:
+        if high is not None and row.step < high and _rewinds(row, steps):
+            dropped = _cut(steps, values, row.step)
+            if dropped:
+                text = f"steps go back from {high} to {row.step}: resumed; {dropped} points of the first attempt dropped"
+                said.append(Note("steps-go-back", text, row.step))
+            high = row.step
+        high = row.step if high is None else max(high, row.step)
+        items = dict(row.values)
+        if row.epoch is not None:
+            items[EPOCH] = row.epoch
+        for name, value in items.items():
+            at = steps.setdefault(name, [])
+            if not at or at[-1] < row.step:
+                at.append(row.step)
+                values.setdefault(name, []).append(value)
+    series = {name: _series(name, at, values[name]) for name, at in steps.items()}
+    return Run(id, source, series, dict(settings or {}), (*notes, *said))
+
+
+def _rewinds(row: Row, steps: Mapping[str, list[int]]) -> bool:
+    """Whether the row takes a metric back, rather than only coming late with another metric's point."""
+    return any(name in steps and steps[name][-1] > row.step for name in row.values)
+
+
+def _cut(steps: dict[str, list[int]], values: dict[str, list[float]], step: int) -> int:
+    """Drop every point at or after `step`; returns how many were dropped beside the epoch's."""
+    dropped = 0
+    for name, at in steps.items():
+        while at and at[-1] >= step:
+            at.pop()
+            values[name].pop()
+            dropped += name != EPOCH
+    return dropped
+
+
+def _series(name: str, steps: list[int], values: list[float]) -> Series:
+    at = np.asarray(steps, dtype=np.int64)
+    span = np.diff(at, prepend=min(0, int(at[0]) - 1) if at.size else 0) if name in _AVERAGED else np.ones_like(at)
+    return Series(name, at, np.asarray(values, dtype=np.float64), np.maximum(span, 1))
+
+
+def peak_learning_rate(run: Run) -> float | None:
+    """The highest learning rate that the run logged; None when it logged none above 0."""
+    series = run.series.get(LEARNING_RATE)
+    if series is None or not len(series) or not bool(np.isfinite(series.value).any()):
+        return None
+    peak = float(np.nanmax(np.where(np.isfinite(series.value), series.value, np.nan)))
+    return peak if peak > 0 else None

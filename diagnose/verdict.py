@@ -1,0 +1,92 @@
+"""Findings and skips to one word, one sentence and one stop decision: policy, no statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diagnose.model import Best, Finding, Severity, Skip, Status, StopDecision, Verdict
+
+if TYPE_CHECKING:
+    from diagnose.curves import Curves
+    from diagnose.rules.base import Rule
+
+#: Findings that end a run once they are errors: the run is lost, learns nothing, or only memorizes from here on.
+STOPPING = frozenset(
+    {
+        "nan-loss",
+        "hidden-nan",
+        "zero-loss",
+        "loss-divergence",
+        "collapsed-loss",
+        "flat-loss",
+        "zero-learning-rate",
+        "no-gradient",
+        "memorization",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StopPolicy:
+    """Which findings end a run.
+
+    Args:
+        names: rule names; a finding of one of them stops the run while it is an open error.
+    """
+
+    names: frozenset[str] = STOPPING
+
+
+def decide(changed: Iterable[Finding], curves: Curves, policy: StopPolicy) -> StopDecision:
+    """Whether what was just found ends the run.
+
+    Args:
+        changed: findings that the last row made or changed.
+        curves: the run so far.
+        policy: which findings stop.
+    """
+    for finding in changed:
+        if finding.severity is Severity.ERROR and finding.status is Status.OPEN and finding.name in policy.names:
+            best = curves.best
+            return StopDecision(True, curves.last_step, finding, None if best is None else best.step)
+    return StopDecision(stop=False)
+
+
+def verdict(findings: Iterable[Finding], skips: Iterable[Skip], rules: Sequence[Rule]) -> Verdict:
+    """One word for the run.
+
+    SICK for an open error, WATCH for an open warning, INCONCLUSIVE where nothing was found but a rule whose silence would
+    look like health could not look, HEALTHY otherwise.
+    """
+    live = [f for f in findings if f.status is Status.OPEN]
+    if any(f.severity is Severity.ERROR for f in live):
+        return Verdict.SICK
+    if any(f.severity is Severity.WARNING for f in live):
+        return Verdict.WATCH
+    vital = {rule.code for rule in rules if rule.vital}
+    if any(f.name == "too-short" for f in live) or any(s.code in vital for s in skips):
+        return Verdict.INCONCLUSIVE
+    return Verdict.HEALTHY
+
+
+def leading(findings: Sequence[Finding]) -> Finding | None:
+    """The finding that tells the run's story: the earliest of the most serious open ones; None without any."""
+    live = [f for f in findings if f.status is Status.OPEN]
+    return min(live, key=lambda f: (-f.severity.rank, f.first_step, f.code), default=None)
+
+
+def headline(word: Verdict, findings: Sequence[Finding], skips: Sequence[Skip], best: Best | None) -> str:
+    """One sentence that a tired person understands."""
+    first = leading(findings)
+    keep = "" if best is None else f" Best checkpoint: step {best.step} ({best.metric} {best.value:.4g})."
+    if word in (Verdict.SICK, Verdict.WATCH) and first is not None:
+        others = sum(f is not first and f.status is Status.OPEN and f.severity is not Severity.INFO for f in findings)
+        more = f" (and {others} more)" if others else ""
+        return f"{first.name}: {first.message}{more}.{keep}"
+    if word is Verdict.INCONCLUSIVE:
+        short = next((f.message for f in findings if f.name == "too-short"), None)
+        why = short or next((f"{s.name} could not look: {s.reason}" for s in skips), "too little was logged")
+        return f"No trouble seen, but not enough to call the run healthy: {why}.{keep}"
+    return f"No trouble seen.{keep}"
