@@ -1,0 +1,101 @@
+"""How numbers, steps, comparisons and changes read: the words that the text and the Markdown report share."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diagnose.model import Change, Evidence, Finding, Setting, StopDecision
+
+#: Control characters, lone surrogates and the marks that turn the direction of text: they could rewrite a terminal's screen.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+#: How our own signs read where only ASCII can be written.
+_ASCII = str.maketrans({"→": "->", "…": "...", "·": "-", "≥": ">=", "≤": "<=", "≈": "~", "—": "-"})
+
+
+def plain(text: str, *, is_ascii: bool = False) -> str:
+    r"""A text on one line that no terminal takes for a command.
+
+    Line breaks and tabs become spaces, other control characters their escapes.
+
+    Args:
+        text: from a log, a path or a rule.
+        is_ascii: whether the output can hold nothing but ASCII.
+
+    >>> plain("run\x1b[31m\nsecond line"), plain("6 → 2", is_ascii=True)
+    ('run\\x1b[31m second line', '6 -> 2')
+    """
+    text = _UNSAFE.sub(lambda m: m.group().encode("unicode_escape").decode(), re.sub(r"[\r\n\t]+", " ", text))
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if is_ascii else text
+
+
+def amount(value: float) -> str:
+    """A number with four significant digits.
+
+    >>> amount(0.123456), amount(1200.0), amount(float("inf")), amount(2e-05)
+    ('0.1235', '1200', 'inf', '2e-05')
+    """
+    return f"{value:.4g}"
+
+
+def setting(value: Setting) -> str:
+    """A setting's value as people write it; `unknown` for None."""
+    if value is None:
+        return "unknown"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def steps(finding: Finding) -> str:
+    """Where a finding lies: `step 40`, or `steps 40 to 90`."""
+    if finding.first_step == finding.last_step:
+        return f"step {finding.first_step}"
+    return f"steps {finding.first_step} to {finding.last_step}"
+
+
+def evidence(item: Evidence) -> str:
+    """A comparison: `train/loss above its best: 9 > 2.5 nats at step 40`."""
+    compared = f"{amount(item.value)} {item.relation}" + ("" if item.limit is None else f" {amount(item.limit)}")
+    unit = f" {item.unit}" if item.unit else ""
+    where = "" if item.step is None else f" at step {item.step}"
+    return f"{item.what}: {compared}{unit}{where}"
+
+
+def change(item: Change) -> str:
+    """What to set, without the setting's name: `2e-04 → 6.7e-05, divided by 3`."""
+    by = _factor(item.factor)
+    if item.after is None:
+        return by or "leave unset"
+    told = f"{setting(item.before)} → {setting(item.after)}" if item.before is not None else f"set to {setting(item.after)}"
+    return f"{told}, {by}" if by else told
+
+
+def _factor(factor: float | None) -> str:
+    """`divided by 3` or `times 3`, with two digits; empty where there is no ratio."""
+    if factor is None or not math.isfinite(factor) or factor <= 0 or factor == 1:
+        return ""
+    return f"divided by {1 / factor:.2g}" if factor < 1 else f"times {factor:.2g}"
+
+
+def stop(decision: StopDecision) -> str:
+    """What a live doctor would have done: `would have stopped at step 40 for CD401 memorization`."""
+    if not decision.stop or decision.step is None:
+        return "would not have stopped this run"
+    why = "" if decision.because is None else f" for {decision.because.code} {decision.because.name}"
+    return f"would have stopped at step {decision.step}{why}"
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """Open findings first, the most serious leading, each kind by its first step."""
+    return sorted(findings, key=lambda f: (f.status.value, -f.severity.rank, f.first_step, f.code))
+
+
+def count(n: int, one: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{n} {one}" if n == 1 else f"{n} {one}s"
