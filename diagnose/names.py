@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import Enum
+from functools import lru_cache
 
 from diagnose.model import Kind
 
@@ -31,6 +32,12 @@ ALIASES: dict[str, str] = {
     "train/loss_step": TRAIN_LOSS,
     "avg_loss": TRAIN_LOSS,
     "train/epoch_loss": TRAIN_LOSS,
+    "epoch_loss": TRAIN_LOSS,
+    "total_loss": TRAIN_LOSS,
+    "loss/total_loss": TRAIN_LOSS,
+    "loss/total": TRAIN_LOSS,
+    "lm_loss": TRAIN_LOSS,
+    "train/train_loss": TRAIN_LOSS,
     "eval_loss": EVAL_LOSS,
     "eval/loss": EVAL_LOSS,
     "val_loss": EVAL_LOSS,
@@ -45,6 +52,7 @@ ALIASES: dict[str, str] = {
     "loss/validation": EVAL_LOSS,
     "loss/eval": EVAL_LOSS,
     "val_loss_epoch": EVAL_LOSS,
+    "val/loss_epoch": EVAL_LOSS,
     "grad_norm": GRAD_NORM,
     "train/grad_norm": GRAD_NORM,
     "gradient_norm": GRAD_NORM,
@@ -53,6 +61,9 @@ ALIASES: dict[str, str] = {
     "train/learning_rate": LEARNING_RATE,
     "lr": LEARNING_RATE,
     "train/lr": LEARNING_RATE,
+    "epoch_learning_rate": LEARNING_RATE,
+    "train/epoch_learning_rate": LEARNING_RATE,
+    "lr/pg0": LEARNING_RATE,
     "epoch": EPOCH,
     "train/epoch": EPOCH,
     "current_epoch": EPOCH,
@@ -64,12 +75,19 @@ FALLBACKS: dict[str, str] = {"train_loss_epoch": TRAIN_LOSS, "train/loss_epoch":
 #: What a log row holds beside metrics: clocks, counters and throughput. They say nothing about the curve.
 _IGNORED = re.compile(
     r"^(step|steps|global_step|current_steps|total_steps|iteration|iter|percentage|elapsed_time|remaining_time|"
-    r"throughput|total_tokens|total_flos|hp_metric|wall_time|time|timestamp|created_at)$"
-    r"|(^|[_/])(runtime|samples_per_second|steps_per_second|tokens_per_second|jit_compilation_time)$"
+    r"throughput|total_tokens|total_flos|hp_metric|wall_time|time|timestamp|created_at|data_time|rank_data_time|eta_seconds|"
+    r"memory|n_parameters|trainer/global_step|_step|_runtime|_timestamp|_wandb)$"
+    r"|(^|[_/])(runtime|samples_per_second|steps_per_second|steps_per_sec|tokens_per_second|jit_compilation_time)$"
+    r"|_vs_(iterations|samples|steps)$"  # the same metric told again over another axis
 )
+_TEST = re.compile(r"^(test|predict)[_/]|/test$")
 _LIGHTNING_LR = re.compile(r"^lr-\w+(/pg\d+)?$", re.IGNORECASE)
-_EVAL_PREFIX = re.compile(r"^(eval|val|valid|validation)[/_](?=.)")
+_EVAL_PREFIX = re.compile(r"^(eval|val|valid|validation|dev)[/_](?=.)")
 _TRAIN_PREFIX = re.compile(r"^(train|training)[/_](?=.)")
+_EVAL_SUFFIX = re.compile(r"(?<=.)[/](eval|val|valid|validation|dev)$")
+_TRAIN_SUFFIX = re.compile(r"(?<=.)[/](train|training)$")
+#: What is left of a name for the loss once the part that names the data set is taken off.
+_LOSS_WORDS = frozenset({"loss", "epoch_loss", "avg_loss", "total_loss", "loss/total_loss", "loss/total", "lm_loss"})
 
 
 class Direction(Enum):
@@ -103,40 +121,49 @@ def direction(name: str) -> Direction | None:
     return Direction.HIGHER if any(w in words or w.rstrip("0123456789l") in words for w in _HIGHER) else None
 
 
+def _plain(key: str) -> str:
+    """A key in lower case, with one way to write blanks and slashes."""
+    return re.sub(r"_*/_*", "/", re.sub(r"[ .\-]+", "_", key.strip()).lower())
+
+
+@lru_cache(maxsize=4096)
 def canonical(key: str) -> str | None:
-    """The canonical name of a log key; None for clocks, counters and throughput.
+    """The canonical name of a log key; None for clocks, counters, throughput and results on test data.
 
     Args:
         key: as the log has it: `eval_loss`, `train/loss`, `Loss/train`, `val_loss`, `rewards/margins` …
 
     >>> canonical("eval_loss"), canonical("Loss/train"), canonical("eval_squad_loss"), canonical("reward")
     ('eval/loss', 'train/loss', 'eval/squad_loss', 'train/reward')
-    >>> canonical("eval_runtime") is None
-    True
+    >>> canonical("Accuracy/val"), canonical("rewards / chosen")
+    ('eval/accuracy', 'train/rewards/chosen')
+    >>> canonical("eval_runtime"), canonical("test_loss"), canonical("eval_test_loss")
+    (None, None, 'eval/test_loss')
     """
-    name = re.sub(r"[ .\-]+", "_", key.strip()).lower()
+    name = _plain(key)
     if name in ALIASES:
         return ALIASES[name]
     if name in FALLBACKS:
         return FALLBACKS[name]
-    if not name or _IGNORED.search(name) or name.startswith("test_") or name.startswith("predict_"):
+    if not name or _IGNORED.search(name) or _TEST.search(name):
         return None
     if _LIGHTNING_LR.match(key.strip()):
         return LEARNING_RATE
-    if match := _EVAL_PREFIX.match(name):
-        return "eval/" + name[match.end() :]
-    if match := _TRAIN_PREFIX.match(name):
-        return "train/" + name[match.end() :]
+    for side, pattern in (("eval", _EVAL_PREFIX), ("train", _TRAIN_PREFIX), ("eval", _EVAL_SUFFIX), ("train", _TRAIN_SUFFIX)):
+        rest = pattern.sub("", name)
+        if rest != name:
+            return None if _IGNORED.search(rest) else f"{side}/{'loss' if rest in _LOSS_WORDS else rest}"
     return "train/" + name
 
 
+@lru_cache(maxsize=4096)
 def is_fallback(key: str) -> bool:
     """Whether `key` is an epoch average that yields to a finer series of the same canonical name.
 
     >>> is_fallback("train_loss_epoch"), is_fallback("train_loss")
     (True, False)
     """
-    return re.sub(r"[ .\-]+", "_", key.strip()).lower() in FALLBACKS
+    return _plain(key) in FALLBACKS
 
 
 def is_eval_loss(name: str) -> bool:

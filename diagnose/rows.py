@@ -62,6 +62,7 @@ def row_from_log(log: Mapping[str, Any], step: int, epoch: float | None = None) 
     if "train_loss" in log and "loss" not in log and "train_runtime" in log:
         return None
     values: dict[str, float] = {}
+    second: set[str] = set()
     for key, raw in log.items():
         name = canonical(str(key))
         value = number(raw)
@@ -69,8 +70,13 @@ def row_from_log(log: Mapping[str, Any], step: int, epoch: float | None = None) 
             continue
         if name == EPOCH:
             epoch = value
-        elif not (is_fallback(str(key)) and name in values):
+        elif is_fallback(str(key)):
+            if name not in values:
+                values[name] = value
+                second.add(name)
+        elif name not in values or name in second:
             values[name] = value
+            second.discard(name)
     return Row(step, values, epoch) if values else None
 
 
