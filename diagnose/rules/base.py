@@ -172,3 +172,14 @@ class Watch:
             status=status,
             prescription=prescription,
         )
+
+    def resolved(self, past: Finding, step: int, message: str) -> tuple[Finding]:
+        """The finding `past` as it reads once its trouble is over: no longer an error, with the same key and evidence.
+
+        Args:
+            past: as it was last told.
+            step: where it was seen to be over.
+            message: what was, and what is now.
+        """
+        milder = min(past.severity, Severity.WARNING, key=lambda s: s.rank)
+        return (dataclasses.replace(past, last_step=step, message=message, severity=milder, status=Status.RESOLVED),)
