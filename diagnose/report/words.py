@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from itertools import chain, repeat
+from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 #: How our own signs read where only ASCII can be written.
 _ASCII = str.maketrans({"→": "->", "…": "...", "·": "-", "≥": ">=", "≤": "<=", "≈": "~", "—": "-"})
+
+#: Below this a setting reads as a power of ten, as people write learning rates.
+_LEAST_PLAIN = 1e-2
 
 
 def plain(text: str, *, is_ascii: bool = False) -> str:
@@ -42,10 +47,19 @@ def amount(value: float) -> str:
 
 
 def setting(value: Setting) -> str:
-    """A setting's value as people write it; `unknown` for None."""
+    """A setting's value as people write it; `unknown` for None.
+
+    >>> setting(0.0002), setting(0.05), setting(3), setting(None)
+    ('2e-4', '0.05', '3', 'unknown')
+    """
     if value is None:
         return "unknown"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if not 0 < abs(value) < _LEAST_PLAIN:
+        return f"{value:g}"
+    digits, power = f"{value:.3e}".split("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def steps(finding: Finding) -> str:
@@ -64,7 +78,7 @@ def evidence(item: Evidence) -> str:
 
 
 def change(item: Change) -> str:
-    """What to set, without the setting's name: `2e-04 → 6.7e-05, divided by 3`."""
+    """What to set, without the setting's name: `2e-4 → 6.7e-5, divided by 3`."""
     by = _factor(item.factor)
     if item.after is None:
         return by or "leave unset"
@@ -87,9 +101,13 @@ def stop(decision: StopDecision) -> str:
     return f"would have stopped at step {decision.step}{why}"
 
 
-def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Open findings first, the most serious leading, each kind by its first step."""
-    return sorted(findings, key=lambda f: (f.status.value, -f.severity.rank, f.first_step, f.code))
+def grouped(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Findings of one kind together under one letter: open ones first, the most serious leading, each by its first step."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for f in sorted(findings, key=lambda f: (f.status.value, -f.severity.rank, f.first_step, f.code)):
+        groups.setdefault((f.code, f.metric, f.severity, f.status), []).append(f)
+    letters = chain(ascii_uppercase, ascii_lowercase, repeat("?"))
+    return [(next(letters), group) for group in groups.values()]
 
 
 def count(n: int, one: str) -> str:
