@@ -80,8 +80,7 @@ class _HiddenNanWatch(Watch):
     def __init__(self, rule: HiddenNan) -> None:
         super().__init__(rule)
         self.open: Finding | None = None
-        self.first: int | None = None
-        self.bad = self.clean = 0
+        self.first = self.bad = self.clean = 0
         self.bad_rate: float | None = None
 
     def skip(self, curves: Curves) -> str | None:
@@ -102,7 +101,7 @@ class _HiddenNanWatch(Watch):
             return self._see_clean(row.step)
         self.clean = 0
         self.bad += 1
-        if self.first is None:
+        if self.bad == 1:
             self.first, self.bad_rate = row.step, row.values.get(LEARNING_RATE)
         other = curves.found.get("nan-loss")
         told = other is not None and other.status is Status.OPEN
@@ -113,28 +112,26 @@ class _HiddenNanWatch(Watch):
         is_zero = loss == 0 and curves.kind is not Kind.RL
         if self.open is not None or (is_zero and (sign.what == GRAD_NORM or self.bad >= self.rule.confirm)):
             return True
-        lasted = row.step - (row.step if self.first is None else self.first)
         no_scaler = curves.settings.get("bf16") is True
-        return self.bad >= self.rule.confirm and (no_scaler or lasted >= self.rule.skips)
+        return self.bad >= self.rule.confirm and (no_scaler or row.step - self.first >= self.rule.skips)
 
     def _report(self, row: Row, loss: float, sign: Evidence, curves: Curves) -> Sequence[Finding]:
-        first = row.step if self.first is None else self.first
         if loss == 0 and curves.kind is not Kind.RL:
             cause = "the Trainer writes 0 for a NaN loss, so the weights are NaN"
         elif curves.settings.get("fp16") is True:
             cause = "every fp16 step is skipped"
         else:
             cause = "either the weights are NaN or every step is skipped"
-        since = f"at {self.bad} logs since step {first}" if self.bad > 1 else f"at step {first}"
+        since = f"at {self.bad} logs since step {self.first}" if self.bad > 1 else f"at step {self.first}"
         said = f"{sign.what} is {sign.value} while {TRAIN_LOSS} is {loss:.4g}, {since}: {cause}"
         metric = GRAD_NORM if sign.what == GRAD_NORM else TRAIN_LOSS
-        cure = _cure(curves, first, self.bad_rate)
+        cure = _cure(curves, self.first, self.bad_rate)
         if self.open is not None:
             metric, cure = self.open.metric, self.open.prescription or cure  # the metric is part of the finding's key
-        if any(t.bad_in_a_row and t.name != sign.what and t.last_step >= first for t in curves.eval_losses):
+        if any(t.bad_in_a_row and t.name != sign.what and t.last_step >= self.first for t in curves.eval_losses):
             said += "; the evaluation loss is not finite either"
         evidence = (sign, Evidence(TRAIN_LOSS, loss, "is finite", step=row.step))
-        self.open = self.finding(metric, first, row.step, said, *evidence, prescription=cure)
+        self.open = self.finding(metric, self.first, row.step, said, *evidence, prescription=cure)
         return (self.open,)
 
     def _see_clean(self, step: int) -> Sequence[Finding]:
@@ -142,7 +139,7 @@ class _HiddenNanWatch(Watch):
         past = self.open
         if past is not None and self.clean < self.rule.confirm:
             return NOTHING
-        self.open, self.first, self.bad = None, None, 0
+        self.open, self.bad = None, 0
         said = "a NaN was hidden here; gradient and loss are finite again"
         return NOTHING if past is None else self.resolved(past, step, said)
 

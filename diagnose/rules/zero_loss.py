@@ -121,7 +121,7 @@ class _ZeroLossWatch(Watch):
         zero = Evidence(TRAIN_LOSS, 0.0, "==", 0.0, step=row.step)
         said = f"{TRAIN_LOSS} is exactly 0 at {self.zeros} logs in a row since step {self.first}"
         if self.head:
-            start, level = abs(median(self.head)), abs(median(self.tail))
+            start, level = max(map(abs, self.head)), abs(median(self.tail))
             if level <= self.rule.faded * start:
                 said += (
                     f", after it had faded from {start:.3g} to {level:.3g}: the log rounds it away, nothing is left to learn"
