@@ -232,7 +232,7 @@ def _marks(report: Report, signs: _Signs) -> tuple[list[tuple[int, str, str]], l
     marks, legend = [], []
     if report.best is not None:
         marks.append((report.best.step, signs.best, "best"))
-        legend.append((signs.best, "best", f"best checkpoint, step {report.best.step}"))
+        legend.append((signs.best, "best", f"best, step {report.best.step}"))
     if report.stop.stop and report.stop.step is not None:
         marks.append((report.stop.step, signs.stop, "stop"))
         legend.append((signs.stop, "stop", f"stop, step {report.stop.step}"))

@@ -74,7 +74,7 @@ class ReportView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines of the report."""
-        page = _Page(console, min(options.max_width, _WIDEST), is_ascii=options.ascii_only)
+        page = Page(console, min(options.max_width, _WIDEST), is_ascii=options.ascii_only)
         _head(page, self.report)
         if self.run is not None:
             _curve(page, self.report, self.run)
@@ -84,7 +84,7 @@ class ReportView:
         yield from page.lines
 
 
-class _Page:
+class Page:
     """Lines of Text, wrapped to a width and made safe for it."""
 
     def __init__(self, console: Console, width: int, *, is_ascii: bool) -> None:
@@ -120,7 +120,7 @@ class _Page:
             self.lines.append(Text.assemble((head, label_style if i == 0 else ""), wrapped, no_wrap=True, overflow="fold"))
 
 
-def _head(page: _Page, report: Report) -> None:
+def _head(page: Page, report: Report) -> None:
     """A rule with the verdict and the run, and the headline below it."""
     dash = "-" if page.is_ascii else "─"
     about = [words.count(report.n_points, "point"), f"last step {report.last_step}"]
@@ -137,7 +137,7 @@ def _head(page: _Page, report: Report) -> None:
     page.paragraph((report.headline, ""), indent=0)
 
 
-def _curve(page: _Page, report: Report, run: Run) -> None:
+def _curve(page: Page, report: Report, run: Run) -> None:
     plot = draw(report, run, width=page.width, is_ascii=page.is_ascii)
     page.blank()
     if plot is None:
@@ -156,7 +156,7 @@ def _curve(page: _Page, report: Report, run: Run) -> None:
     page.lines.append(line)
 
 
-def _findings(page: _Page, report: Report) -> None:
+def _findings(page: Page, report: Report) -> None:
     if not report.findings:
         return
     page.title("Findings")
@@ -179,7 +179,7 @@ def _findings(page: _Page, report: Report) -> None:
             page.paragraph((_left_over(group[_TOLD:]), "dim"))
 
 
-def _finding(page: _Page, finding: Finding, style: str) -> None:
+def _finding(page: Page, finding: Finding, style: str) -> None:
     page.paragraph((finding.message, style), (f" ({words.steps(finding)})", "dim"))
     for item in finding.evidence:
         page.paragraph((words.evidence(item), "dim"), label=" " * _INDENT + "· ", label_style="dim", indent=_INDENT + 2)
@@ -190,7 +190,7 @@ def _left_over(findings: Sequence[Finding]) -> str:
     return f"and {len(findings)} more, from steps {listed}" + (", …" if len(findings) > _LISTED else "")
 
 
-def _cure(page: _Page, report: Report) -> None:
+def _cure(page: Page, report: Report) -> None:
     """What to do: the changes, the advice and its reason, what to leave alone, where to go back to."""
     cure, best = report.prescription, report.best
     if cure is None and best is None and not report.stop.stop:
@@ -211,11 +211,11 @@ def _cure(page: _Page, report: Report) -> None:
         _labelled(page, "stop", f"CurveDoctor {words.stop(report.stop)}")
 
 
-def _labelled(page: _Page, label: str, text: str) -> None:
+def _labelled(page: Page, label: str, text: str) -> None:
     page.paragraph((text, ""), label=" " * _INDENT + label, label_style="dim", indent=_INDENT + 8)
 
 
-def _remarks(page: _Page, report: Report) -> None:
+def _remarks(page: Page, report: Report) -> None:
     """What the reader noted, which rules could not look, and which of them crashed."""
     if report.notes:
         page.title("About the log")
