@@ -116,7 +116,9 @@ class _HiddenNanWatch(Watch):
         return self.bad >= self.rule.confirm and (no_scaler or row.step - self.first >= self.rule.skips)
 
     def _report(self, row: Row, loss: float, sign: Evidence, curves: Curves) -> Sequence[Finding]:
-        if loss == 0 and curves.kind is not Kind.RL:
+        if sign.what != GRAD_NORM:
+            cause = "a loss that is not finite is written as 0, and the model gives no other"
+        elif loss == 0 and curves.kind is not Kind.RL:
             cause = "the Trainer writes 0 for a NaN loss, so the weights are NaN"
         elif curves.settings.get("fp16") is True:
             cause = "every fp16 step is skipped"
