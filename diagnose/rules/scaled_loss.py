@@ -43,7 +43,7 @@ class ScaledLoss(Rule):
 
     code: ClassVar[str] = "CD703"
     name: ClassVar[str] = "scaled-loss"
-    severity: ClassVar[Severity] = Severity.INFO
+    severity: ClassVar[Severity] = Severity.WARNING
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS, EVAL_LOSS)
 
     evals: int = threshold(3, unit="evaluations", low=2, high=100, source="fewer agree by chance")
