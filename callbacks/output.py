@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from tqdm.auto import tqdm
 
 from diagnose.model import Finding, Report, Run, Setting, Status
 from diagnose.report.json import document, dumps
+from diagnose.report.text import render_report
 from diagnose.report.words import plain
 
 #: The doctor's own file, beside the Trainer's `trainer_state.json`.
@@ -40,12 +42,12 @@ def show_report(report: Report, run: Run) -> None:
 
     It is drawn into memory first: rich ends the whole process when it meets a broken pipe.
     """
-    from diagnose.report.text import render_report
-
-    console = Console(force_jupyter=False)
-    with console.capture() as drawn:
-        render_report(report, run, console=console)
-    say(drawn.get().rstrip("\n"))
+    real = Console()
+    memory = io.TextIOWrapper(io.BytesIO(), encoding=getattr(sys.stdout, "encoding", None) or "utf-8", newline="\n")
+    console = Console(file=memory, width=real.width, force_terminal=real.is_terminal, force_jupyter=False)
+    render_report(report, run, console=console)
+    memory.seek(0)
+    say(memory.read().rstrip("\n"))
 
 
 def write_report(report: Report, settings: Mapping[str, Setting], folder: Path) -> None:
