@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diagnose.errors import DiagnoseError
+from diagnose.report.file import save, writable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -96,7 +97,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _examine(argv: list[str]) -> int:
-    args = _parser().parse_args(argv)
+    args = _parser().parse_intermixed_args(argv)
     if not args.paths:
         raise DiagnoseError("no path given; try: diagnose logs/ --report, or diagnose --help")
     output = None if args.output in (None, "-") else writable(Path(args.output))

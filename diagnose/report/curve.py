@@ -208,7 +208,7 @@ def _line_cell(bits: int, is_ascii: bool) -> Cell | None:
 
 def _axis(pane: _Pane, margin: int, signs: _Signs) -> list[list[Cell]]:
     """The floor with its ticks, and the steps below it."""
-    floor, numbers = [signs.floor] * pane.width, [" "] * (pane.width + 2)
+    floor, numbers = [signs.floor] * pane.width, [" "] * pane.width
     free = 0
     for step in spread_ticks(pane.first, pane.last, max(2, pane.width // 14)):
         if not float(step).is_integer():
