@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 from diagnose.rules.base import Example, Rule, Watch, threshold
+from diagnose.rules.flat_loss import FlatLoss
+from diagnose.rules.hidden_nan import HiddenNan
+from diagnose.rules.missing_eval import MissingEval
+from diagnose.rules.mixed_runs import MixedRuns
+from diagnose.rules.nan_eval import NanEval
 from diagnose.rules.nan_loss import NanLoss
+from diagnose.rules.no_gradient import NoGradient
+from diagnose.rules.scaled_loss import ScaledLoss
+from diagnose.rules.steps_go_back import StepsGoBack
+from diagnose.rules.too_short import TooShort
+from diagnose.rules.zero_learning_rate import ZeroLearningRate
+from diagnose.rules.zero_loss import ZeroLoss
 
 #: Every rule class, in the order of their codes. An explicit tuple: a rule exists when it stands here.
-RULES: tuple[type[Rule], ...] = (NanLoss,)
+RULES: tuple[type[Rule], ...] = (
+    NanLoss,
+    HiddenNan,
+    ZeroLoss,
+    NanEval,
+    FlatLoss,
+    ZeroLearningRate,
+    NoGradient,
+    StepsGoBack,
+    MixedRuns,
+    ScaledLoss,
+    TooShort,
+    MissingEval,
+)
 
 __all__ = ["RULES", "Example", "Rule", "Watch", "threshold"]
