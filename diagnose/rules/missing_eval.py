@@ -81,9 +81,9 @@ class _MissingEvalWatch(Watch):
 
 def _cure(curves: Curves) -> Prescription:
     before = curves.settings.get("eval_strategy")
-    every = curves.settings.get("eval_steps")
+    # The state file of a run without evaluation holds a default for eval_steps that was never in force.
     return Prescription(
-        (Change("eval_strategy", before, "steps"), Change("eval_steps", every, _EVAL_STEPS)),
+        (Change("eval_strategy", before, "steps"), Change("eval_steps", None, _EVAL_STEPS)),
         "Hold back a few hundred examples and evaluate on them every 50 to 100 steps.",
         "only a loss on examples that were not trained on tells learning from memorizing",
     )
