@@ -108,16 +108,14 @@ def _examine(argv: list[str]) -> int:
 
     config = load(None if args.config is None else Path(args.config))
     rules = rules_from(args.select or config.select, args.ignore or config.ignore, config.thresholds)
-    try:
-        reading = read_tree([Path(path) for path in args.paths])
-    except OSError as error:
-        raise DiagnoseError(f"cannot read {error.filename or 'the log'}: {error.strerror or error}") from error
-    skipped = [(str(item.path), str(item.reason)) for item in reading.skipped]
+    reading = read_tree(args.paths)
+    skipped = [(item.path, item.reason) for item in reading.skipped]
+    if not reading.runs and len(skipped) == 1:
+        raise DiagnoseError(": ".join(skipped[0]))
+    _tell_skipped(skipped)
     if not reading.runs:
-        _tell_skipped(skipped)
         raise DiagnoseError(f"no training curve found in {', '.join(args.paths)}")
     pairs = [(examine(run, rules), run) for run in reading.runs]
-    _tell_skipped(skipped)
     _write(args.format, pairs, skipped, output, is_full=args.report)
     return _exit_code([report for report, _ in pairs], args.fail_on or config.fail_on)
 

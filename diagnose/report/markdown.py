@@ -45,9 +45,10 @@ def report_markdown(report: Report, run: Run | None = None) -> str:
     if groups:
         blocks.append("### Findings")
         blocks += [_group(letter, group) for letter, group in groups]
-    if report.prescription is not None:
-        blocks += ["### What to do", _cure(report.prescription)]
     ends = []
+    if report.prescription is not None:
+        blocks.append("### What to do")
+        ends = _cure(report.prescription)
     if report.best is not None:
         best = report.best
         ends.append(f"- best checkpoint: step {best.step}, {escape(best.metric)} {words.amount(best.value)}")
@@ -58,7 +59,7 @@ def report_markdown(report: Report, run: Run | None = None) -> str:
     if report.notes:
         blocks += ["### About the log", "\n".join(f"- {escape(note.text)}" for note in report.notes)]
     if report.skips:
-        blocks.append("Could not look: " + "; ".join(f"{skip.name} ({escape(skip.reason)})" for skip in report.skips))
+        blocks.append(escape(words.skips(report.skips)))
     if report.crashes:
         told = "\n".join(f"- {crash.code}: {escape(crash.error)}" for crash in report.crashes)
         blocks += ["### Crashed: a bug in Curve Doctor, not in the training", told]
@@ -113,10 +114,10 @@ def _group(letter: str, group: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _cure(cure: Prescription) -> str:
+def _cure(cure: Prescription) -> list[str]:
     lines = [f"- **{escape(change.setting)}**: {escape(words.change(change))}" for change in cure.changes]
     lines += [f"- {escape(cure.advice)}", f"- why: {escape(cure.why)}"]
     lines += [f"- but: {escape(text)}" for text in cure.do_not]
     if cure.output_dir is not None:
         lines.append(f"- folder: {escape(cure.output_dir)}")
-    return "\n".join(lines)
+    return lines

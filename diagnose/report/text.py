@@ -180,14 +180,15 @@ def _findings(page: Page, report: Report) -> None:
 
 
 def _finding(page: Page, finding: Finding, style: str) -> None:
-    page.paragraph((finding.message, style), (f" ({words.steps(finding)})", "dim"))
+    where = words.steps(finding)
+    page.paragraph((finding.message, style), ("" if where in finding.message else f" ({where})", "dim"))
     for item in finding.evidence:
         page.paragraph((words.evidence(item), "dim"), label=" " * _INDENT + "· ", label_style="dim", indent=_INDENT + 2)
 
 
 def _left_over(findings: Sequence[Finding]) -> str:
     listed = ", ".join(str(f.first_step) for f in findings[:_LISTED])
-    return f"and {len(findings)} more, from steps {listed}" + (", …" if len(findings) > _LISTED else "")
+    return f"and {len(findings)} more, from step {listed}" + (", …" if len(findings) > _LISTED else "")
 
 
 def _cure(page: Page, report: Report) -> None:
@@ -223,11 +224,7 @@ def _remarks(page: Page, report: Report) -> None:
             page.paragraph((note.text, ""))
     if report.skips:
         page.blank()
-        reasons: dict[str, list[str]] = {}
-        for skip in report.skips:
-            reasons.setdefault(skip.reason, []).append(skip.name)
-        told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
-        page.paragraph((f"Could not look: {told}", "dim"), indent=0)
+        page.paragraph((words.skips(report.skips), "dim"), indent=0)
     if report.crashes:
         page.title("Crashed: a bug in Curve Doctor, not in the training")
         for crash in report.crashes:

@@ -10,7 +10,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from diagnose.model import Change, Evidence, Finding, Setting, StopDecision
+    from diagnose.model import Change, Evidence, Finding, Setting, Skip, StopDecision
 
 #: Control characters, lone surrogates and the marks that turn the direction of text: they could rewrite a terminal's screen.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -99,6 +99,14 @@ def stop(decision: StopDecision) -> str:
         return "would not have stopped this run"
     why = "" if decision.because is None else f" for {decision.because.code} {decision.because.name}"
     return f"would have stopped at step {decision.step}{why}"
+
+
+def skips(skipped: Iterable[Skip]) -> str:
+    """Which rules could not look, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for skip in skipped:
+        reasons.setdefault(skip.reason, []).append(skip.name)
+    return "Could not look: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
 
 
 def grouped(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
