@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.model import Note, Row, Run, Series, Setting
+from diagnose.model import FloatArray, IntArray, Note, Row, Run, Series, Setting
 from diagnose.names import EPOCH, LEARNING_RATE, TRAIN_LOSS, canonical, is_fallback
 
 #: Metrics that the Trainer averages over the steps since the last log; all others belong to one step.
@@ -124,6 +124,31 @@ def build_run(
     return Run(id, source, series, dict(settings or {}), (*notes, *said))
 
 
+def run_of_columns(
+    columns: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    *,
+    id: str,
+    source: str,
+    settings: Mapping[str, Setting] | None = None,
+    notes: Sequence[Note] = (),
+) -> Run:
+    """The Run that `build_run` would make of the same points, without a detour over rows.
+
+    Args:
+        columns: canonical name to steps that never decrease and their values; the first value at a step counts.
+        id: see `Run`.
+        source: see `Run`.
+        settings: see `Run`.
+        notes: what the reader has to say already.
+    """
+    series = {}
+    for name, (steps, values) in columns.items():
+        at = np.asarray(steps, dtype=np.int64)
+        first = np.diff(at, prepend=at[0] - 1) > 0 if at.size else np.ones(0, dtype=bool)
+        series[name] = _series(name, at[first], np.asarray(values, dtype=np.float64)[first])
+    return Run(id, source, series, dict(settings or {}), tuple(notes))
+
+
 def _rewinds(row: Row, steps: Mapping[str, list[int]]) -> bool:
     """Whether the row takes a metric back, rather than only coming late with another metric's point."""
     return any(name in steps and steps[name][-1] > row.step for name in row.values)
@@ -140,7 +165,7 @@ def _cut(steps: dict[str, list[int]], values: dict[str, list[float]], step: int)
     return dropped
 
 
-def _series(name: str, steps: list[int], values: list[float]) -> Series:
+def _series(name: str, steps: Sequence[int] | IntArray, values: Sequence[float] | FloatArray) -> Series:
     at = np.asarray(steps, dtype=np.int64)
     span = np.diff(at, prepend=min(0, int(at[0]) - 1) if at.size else 0) if name in _AVERAGED else np.ones_like(at)
     return Series(name, at, np.asarray(values, dtype=np.float64), np.maximum(span, 1))

@@ -1,0 +1,289 @@
+"""Every run below a path: walks folders, puts together what belongs to one run, names the runs, and says what it skipped."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from diagnose.errors import NotALog, ReadError
+from diagnose.model import Note, Run
+from diagnose.readers import events, jsonl, table, tensorboard, trainer_state
+from diagnose.readers.files import reason
+from diagnose.readers.same import told_once
+from diagnose.readers.sniff import LOG_NAMES, format_of, is_candidate, is_log_name
+
+_CHECKPOINT = re.compile(r"^(tmp-)?checkpoint[-_]\w+$")
+#: What a file that was named outright is taken for when its content does not tell.
+_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "table", ".tsv": "table", ".json": "state"}
+_KNOWN = "trainer_state.json, TensorBoard event files, JSON lines, or a table with a column of losses"
+#: Folders that never hold logs of one's own.
+_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What was not read, and why.
+
+    Args:
+        path: as the user gave it, joined with the rest.
+        reason: in words.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that was found below some paths.
+
+    Args:
+        runs: with ids that are unique within the reading.
+        skipped: what looks like a log but gave no run.
+    """
+
+    runs: tuple[Run, ...]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass
+class Found:
+    """What one argument gave: runs, and files that gave none with the error that says why."""
+
+    runs: list[Run] = field(default_factory=list)
+    errors: list[tuple[Path, ReadError]] = field(default_factory=list)
+
+
+@dataclass
+class _Files:
+    """The logs of one folder, by what they are."""
+
+    events: list[Path] = field(default_factory=list)
+    states: list[Path] = field(default_factory=list)
+    others: list[tuple[Path, str]] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+
+
+def find(root: Path) -> Found:
+    """Every run at one path, a file or a folder. Never raises for what a file holds."""
+    found = Found()
+    try:
+        is_folder = stat.S_ISDIR(root.stat().st_mode)
+    except (OSError, ValueError) as error:
+        found.errors.append((root, ReadError(reason(error))))
+        return found
+    if not is_folder:
+        _read_file(root, found)
+        return found
+    tree = dict(_walk(root, found))
+    states: dict[Path, list[Path]] = {}
+    sides = {child for folder in tree for child in _side_folders(folder, tree)}
+    for folder, files in tree.items():
+        for path in files.states:
+            home = folder.parent if _CHECKPOINT.match(folder.name) and folder != root else folder
+            states.setdefault(home, []).append(path)
+    told: dict[Path, list[Run]] = {}
+    for folder, files in tree.items():
+        own: list[Run] = []
+        if folder in states:
+            own += _read_states(folder, states[folder], root, found)
+        for path, kind in files.others:
+            own += _read_other(path, kind, root, found)
+        if folder not in sides:
+            own += _read_events(folder, tree, root, found)
+        # The Trainer puts its event files into a folder below the one that has its state.
+        home = next((above for above in folder.parents if above in states), folder)
+        told.setdefault(home if folder not in states else folder, []).extend(own)
+    found.runs = [run for runs in told.values() for run in told_once(runs)]
+    if not found.runs and not found.errors:
+        found.errors.append((root, NotALog("no training log in this folder or below it")))
+    return found
+
+
+def _walk(root: Path, found: Found) -> Iterator[tuple[Path, _Files]]:
+    """Every folder from `root` down, once each, in the order of names."""
+    waiting = [root]
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        folder = waiting.pop()
+        try:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue  # a link back up
+            seen.add((status.st_dev, status.st_ino))
+            names = sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, iterdir builds a Path for each
+        except OSError as error:
+            found.errors.append((folder, ReadError(reason(error))))
+            continue
+        files = _sort(folder, names, found)
+        yield folder, files
+        waiting.extend(reversed(files.folders))
+
+
+def _sort(folder: Path, names: Sequence[str], found: Found) -> _Files:
+    """The entries of a folder by what they are."""
+    files = _Files()
+    for name in names:
+        path = folder / name
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            if is_log_name(name):
+                found.errors.append((path, ReadError(reason(error))))
+            continue
+        if stat.S_ISDIR(mode):
+            if not name.startswith(".") and name not in _PASSED_OVER:
+                files.folders.append(path)
+            continue
+        if not stat.S_ISREG(mode) or name.startswith(".") or not is_candidate(name):
+            continue
+        try:
+            kind = format_of(path)
+        except ReadError as error:
+            found.errors.append((path, error))
+            continue
+        if kind == "events":
+            files.events.append(path)
+        elif name == "trainer_state.json":
+            files.states.append(path)
+        elif kind is not None:
+            files.others.append((path, kind))
+        elif is_log_name(name):
+            found.errors.append((path, NotALog("named like a log, but no log format that is known")))
+    return files
+
+
+def _side_folders(folder: Path, tree: dict[Path, _Files]) -> dict[Path, str]:
+    """Folders right below that tell one side of the run, with the prefix of their tags."""
+    below = {child: tensorboard.SIDES.get(child.name.lower()) for child in tree[folder].folders if child in tree}
+    return {child: prefix for child, prefix in below.items() if prefix is not None and tree[child].events}
+
+
+def _read_file(path: Path, found: Found) -> None:
+    """Read a file that was named outright."""
+    try:
+        kind = format_of(path) or _BY_SUFFIX.get(path.suffix.lower())
+        if kind is None:
+            raise NotALog(f"no log format that is known: expected {_KNOWN}")
+        name = path.name if "tfevents" in path.name else path.stem
+        if kind == "events":
+            pair = (events.read(path), tensorboard.SIDES.get(path.parent.name.lower(), ""))
+            found.runs += tensorboard.runs_of_files([pair], id=name, source=path.as_posix(), folder=path.parent)
+        else:
+            found.runs += _runs(path, kind, name, [path.parent])
+    except ReadError as error:
+        found.errors.append((path, error))
+
+
+def _runs(path: Path, kind: str, id: str, folders: Sequence[Path]) -> list[Run]:
+    """The runs of a file that is a log by itself."""
+    source = path.as_posix()
+    if kind == "jsonl":
+        return jsonl.read(path, id=id, source=source)
+    if kind == "table":
+        return table.read(path, id=id, source=source)
+    return trainer_state.to_runs(trainer_state.load(path), id=id, source=source, folders=folders)
+
+
+def _read_other(path: Path, kind: str, root: Path, found: Found) -> list[Run]:
+    """The runs of a file in a folder that is a log by itself."""
+    whole = path.name.lower() in LOG_NAMES
+    try:
+        return _runs(path, kind, run_id(path.parent if whole else path, root), [path.parent])
+    except ReadError as error:
+        found.errors.append((path, error))
+        return []
+
+
+def _read_states(folder: Path, paths: Sequence[Path], root: Path, found: Found) -> list[Run]:
+    """The runs that the state files of an output folder and of its checkpoints tell: the longest, and what is not part of it."""
+    runs: list[Run] = []
+    states = []
+    for path in paths:
+        try:
+            states.append(trainer_state.load(path))
+        except ReadError as error:
+            found.errors.append((path, error))
+    latest = sorted({state.path.parent for state in states}, key=_number, reverse=True)
+    for k, (state, shorter) in enumerate(trainer_state.families(states)):
+        own = state.path.parent
+        notes = []
+        if shorter:
+            told = ", ".join(sorted((s.path.parent.name for s in shorter), key=lambda n: _number(Path(n))))
+            notes.append(Note("merged", f"{len(shorter)} shorter histories of the same run were left out: {told}"))
+        try:
+            runs += trainer_state.to_runs(
+                state,
+                id=run_id(folder if k == 0 else own, root),
+                source=state.path.as_posix(),
+                folders=[folder, own, *latest] if k == 0 else [own, folder],
+                notes=notes,
+            )
+        except ReadError as error:
+            found.errors.append((state.path, error))
+    return runs
+
+
+def _number(folder: Path) -> int:
+    """The step in a checkpoint folder's name; -1 when it has none."""
+    digits = re.search(r"(\d+)$", folder.name)
+    return int(digits[1]) if digits else -1
+
+
+def _read_events(folder: Path, tree: dict[Path, _Files], root: Path, found: Found) -> list[Run]:
+    """The runs in the event files of a folder, together with those of its sides."""
+    sides = _side_folders(folder, tree)
+    own_prefix = tensorboard.SIDES.get(folder.name.lower(), "") if folder == root else ""
+    paths = [(path, own_prefix) for path in tree[folder].events]
+    paths += [(path, prefix) for side, prefix in sides.items() for path in tree[side].events]
+    files, empty = [], []
+    for path, prefix in paths:
+        try:
+            file = events.read(path)
+        except ReadError as error:
+            found.errors.append((path, error))
+            continue
+        files.append((file, prefix))
+        if not file.scalars and not file.is_hparams and not path.name.endswith(".profile-empty"):
+            empty.append(path)
+    if not files:
+        return []
+    try:
+        runs = tensorboard.runs_of_files(files, id=run_id(folder, root), source=folder.as_posix(), folder=folder)
+    except ReadError as error:
+        if not all(file.is_hparams and not file.scalars for file, _ in files):
+            found.errors.append((files[0][0].path if len(files) == 1 else folder, error))
+        return []
+    if empty:
+        text = f"no scalars in {len(empty)} of its {len(files)} event files, only graphs, texts or images"
+        found.errors.append((empty[0] if len(empty) == 1 else folder, NotALog(text)))
+    return runs
+
+
+def run_id(path: Path, root: Path) -> str:
+    """A run's name: its path below the argument without `.json`, or the argument's own name.
+
+    >>> run_id(Path("outputs/lora-a"), Path("outputs")), run_id(Path("outputs"), Path("outputs"))
+    ('lora-a', 'outputs')
+    >>> run_id(Path("curves/dev/000cb4.json"), Path("curves/dev"))
+    '000cb4'
+    """
+    below = path.relative_to(root).as_posix().removesuffix(".json")
+    return (root.name or root.resolve().name or "run") if below == "." else below
+
+
+def with_unique_ids(runs: Iterable[Run]) -> list[Run]:
+    """The runs, later ones renamed where an earlier one has the name."""
+    taken: set[str] = set()
+    named = []
+    for run in runs:
+        name, k = run.id, 2
+        while name in taken:
+            name, k = f"{run.id.split('#')[0]}#{k}", k + 1
+        taken.add(name)
+        named.append(run if name == run.id else replace(run, id=name))
+    return named

@@ -1,0 +1,92 @@
+"""One log, how many runs: steps that start again, rows that are told twice, counters that restart with each epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from diagnose.model import Note, Row
+
+#: How many rows back a second process of the same run may lag behind the first in a shared log.
+_LAG = 16
+#: Two processes of one run agree in the loss to about this; each averages its own shard.
+_AGREES = 5e-3
+
+
+def segments(rows: Sequence[Row]) -> tuple[list[list[Row]], list[Note]]:
+    """The rows of each run in a log, and what was merged on the way.
+
+    A run ends where a metric's step goes back to that metric's first step or before: the training began anew. A step that
+    goes back to a later one is a resume and stays, for `build_run` to settle. A row that repeats a recent one was written
+    by a second process of the same run and is left out.
+
+    Args:
+        rows: in the order of the log.
+    """
+    parts: list[list[Row]] = [[]]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    seen: dict[int, dict[str, float]] = {}
+    repeated = retold = 0
+    for row in rows:
+        known = seen.get(row.step, {})
+        told = row.values.keys() <= known.keys()
+        if told and all(_agree(value, known[name]) for name, value in row.values.items()):
+            repeated += 1
+            continue
+        if any(name in last and row.step < last[name] and row.step <= first[name] for name in row.values):
+            parts.append([])
+            first, last, seen = {}, {}, {}
+        elif told and row.step == max(last[name] for name in row.values):
+            retold += 1
+        parts[-1].append(row)
+        for name in row.values:
+            first.setdefault(name, row.step)
+            last[name] = row.step
+        if row.step in seen:
+            seen[row.step].update(row.values)
+        else:
+            seen[row.step] = dict(row.values)
+            if len(seen) > _LAG:
+                del seen[next(iter(seen))]
+    notes = []
+    if repeated:
+        notes.append(Note("repeated-rows", f"{repeated} rows repeat what was logged before and were merged"))
+    if retold:
+        notes.append(Note("repeated-steps", f"{retold} rows tell a step again with other values: the first to tell it counts"))
+    return parts, notes
+
+
+def _agree(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b) or math.isclose(a, b, rel_tol=_AGREES)
+
+
+def continue_epochs(rows: Sequence[Row]) -> tuple[list[Row], list[Note]]:
+    """Put the epochs one after the other in a log whose step counter starts again with each of them.
+
+    A resumed run's epoch goes back together with its step; here the step goes back each time that the epoch grows.
+
+    Args:
+        rows: in the order of the log.
+
+    Returns:
+        The rows, unchanged when the steps need no mending, and a note otherwise.
+    """
+    back = [(a, b) for a, b in pairwise(rows) if b.step < a.step]
+    epochs = [int(row.epoch) for row in rows if row.epoch is not None and math.isfinite(row.epoch)]
+    if not back or len(epochs) < len(rows) or not all(_grows(a.epoch, b.epoch) for a, b in back):
+        return list(rows), []
+    length = max(row.step for row in rows)
+    if min(row.step for row in rows) == 0:
+        gaps = [b.step - a.step for a, b in pairwise(rows) if b.step > a.step]
+        length += min(gaps, default=1)
+    start = min(epochs)
+    moved = [Row(row.step + (e - start) * length, row.values, row.epoch) for row, e in zip(rows, epochs, strict=True)]
+    text = f"the step counter starts again with each epoch: epochs of {length} steps were put one after the other"
+    return moved, [Note("steps-per-epoch", text)]
+
+
+def _grows(a: float | None, b: float | None) -> bool:
+    """Whether a whole epoch number goes up."""
+    return a is not None and b is not None and a == int(a) and b == int(b) and b > a

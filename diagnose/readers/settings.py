@@ -1,0 +1,106 @@
+"""What files beside a log tell of the training's settings, by the Trainer's own names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from diagnose.errors import ReadError
+from diagnose.model import Setting
+from diagnose.readers.files import read_text
+
+#: Fields of TrainerState that say how the training was set up or where its best checkpoint is.
+_STATE = (
+    "max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size", "best_metric",
+    "best_global_step", "best_model_checkpoint", "num_input_tokens_seen",
+)  # fmt: skip
+#: Fields of TrainingArguments that a diagnosis can make use of.
+_ARGUMENTS = (
+    "learning_rate", "num_train_epochs", "max_steps", "per_device_train_batch_size", "per_device_eval_batch_size",
+    "gradient_accumulation_steps", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "weight_decay", "max_grad_norm",
+    "optim", "adam_beta1", "adam_beta2", "adam_epsilon", "fp16", "bf16", "tf32", "logging_steps", "logging_first_step",
+    "logging_nan_inf_filter", "eval_steps", "eval_strategy", "evaluation_strategy", "save_steps", "save_strategy",
+    "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "label_smoothing_factor", "neftune_noise_alpha",
+    "gradient_checkpointing", "seed",
+)  # fmt: skip
+#: What the Trainer writes for "no limit" on epochs when the data set has no length.
+_ENDLESS = 2**63 - 1
+_LIMIT = 1 << 20
+
+
+def from_state(state: Mapping[str, Any]) -> dict[str, Setting]:
+    """Settings that a `trainer_state.json` holds; an absolute path is cut to its last part, as it is true on one host only.
+
+    >>> from_state({"max_steps": 10, "num_train_epochs": 2**63 - 1, "best_model_checkpoint": "/home/me/out/checkpoint-5"})
+    {'max_steps': 10, 'best_model_checkpoint': 'checkpoint-5'}
+    """
+    found = {key: state[key] for key in _STATE if _is_plain(state.get(key))}
+    if found.get("num_train_epochs") == _ENDLESS:
+        del found["num_train_epochs"]
+    best = found.get("best_model_checkpoint")
+    if isinstance(best, str):
+        for kind in (PurePosixPath, PureWindowsPath):
+            if kind(best).is_absolute():
+                found["best_model_checkpoint"] = kind(best).name
+    return found
+
+
+def from_arguments(text: str) -> dict[str, Setting]:
+    """Settings in the TrainingArguments that the Trainer writes into its event files, as JSON text.
+
+    >>> from_arguments('{"learning_rate": 5e-05, "output_dir": "out", "seed": 42}')
+    {'learning_rate': 5e-05, 'seed': 42}
+    """
+    content = _parse(text)
+    return {key: content[key] for key in _ARGUMENTS if _is_plain(content.get(key)) and content[key] != _ENDLESS}
+
+
+def from_folder(folders: Sequence[Path]) -> dict[str, Setting]:
+    """Settings from the files that lie beside a log: the adapter's, the model's, and what CurveDoctor left there.
+
+    Args:
+        folders: where to look, the best source first.
+    """
+    adapter, model, own = (_first(folders, name) for name in ("adapter_config.json", "config.json", "curve_doctor.json"))
+    found: dict[str, Setting] = {}
+    labels = model.get("num_labels", len(model["id2label"]) if isinstance(model.get("id2label"), dict) else None)
+    for key, value in (("num_labels", labels), ("vocab_size", model.get("vocab_size"))):
+        if isinstance(value, int) and not isinstance(value, bool):
+            found[key] = value
+    if str(adapter.get("peft_type")).upper() == "LORA":
+        # Only the base model's name tells: bitsandbytes checkpoints are called so by those who publish them.
+        found["method"] = "qlora" if "4bit" in str(adapter.get("base_model_name_or_path")).lower() else "lora"
+        for key, name in (("r", "lora_r"), ("lora_alpha", "lora_alpha")):
+            if isinstance(adapter.get(key), int | float) and not isinstance(adapter.get(key), bool):
+                found[name] = adapter[key]
+    settings = own.get("settings")
+    if isinstance(settings, dict):
+        found |= {key: value for key, value in settings.items() if _is_plain(value)}
+    return found
+
+
+def _first(folders: Sequence[Path], name: str) -> dict[str, Any]:
+    """The first of these files that is an object in JSON; empty when there is none. A broken one is passed over."""
+    for folder in folders:
+        try:
+            content = _parse(read_text(folder / name, _LIMIT))
+        except ReadError:
+            continue
+        if content:
+            return content
+    return {}
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can be a setting; None says nothing and is left out."""
+    return isinstance(value, str | int | float)
