@@ -200,7 +200,7 @@ def _read_other(path: Path, kind: str, root: Path, found: Found) -> list[Run]:
 
 
 def _read_states(folder: Path, paths: Sequence[Path], root: Path, found: Found) -> list[Run]:
-    """The runs that the state files of an output folder and of its checkpoints tell: the longest, and what is not part of it."""
+    """The runs that an output folder and its checkpoints tell: the longest history, and those that are not part of it."""
     runs: list[Run] = []
     states = []
     for path in paths:

@@ -30,7 +30,34 @@ def read(path: Path, *, id: str, source: str) -> list[Run]:
         NotALog: it is no table, has no rows, or no metric among its columns.
     """
     records, notes = parse(read_text(path))
-    return runs_of(records, id=id, source=source, settings=from_folder([path.parent]), notes=notes)
+    settings = from_folder([path.parent])
+    runs: list[Run] = []
+    for name, own in by_run(records).items():
+        runs += runs_of(own, id=f"{id}/{name}" if name else id, source=source, settings=settings, notes=notes)
+    return runs
+
+
+def by_run(records: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """The records of each run in a chart that W&B exported, whose columns are called `run - metric`.
+
+    Its `__MIN` and `__MAX` columns, which tell the marked chart apart from other tables, are left out.
+
+    >>> by_run([{"Step": "4", "a - loss": "2", "a - loss__MIN": "1", "b - loss": "3"}])
+    {'a': [{'Step': '4', 'loss': '2'}], 'b': [{'Step': '4', 'loss': '3'}]}
+    """
+    if not any(key.endswith("__MIN") for record in records[:1] for key in record):
+        return {"": records}
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        shared = {key: value for key, value in record.items() if " - " not in key}
+        split: dict[str, dict[str, Any]] = {}
+        for key, value in record.items():
+            run, mark, metric = key.rpartition(" - ")
+            if mark and not key.endswith(("__MIN", "__MAX")):
+                split.setdefault(run, {})[metric] = value
+        for run, values in split.items():
+            found.setdefault(run, []).append(shared | values)
+    return found
 
 
 def parse(text: str) -> tuple[list[Mapping[str, Any]], list[Note]]:
