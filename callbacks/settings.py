@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -53,6 +54,8 @@ def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting
     if (getattr(args, "max_steps", 0) or 0) > 0:
         # The steps rule then, and the epochs in the arguments are a default that counts for nothing.
         settings["num_train_epochs"] = getattr(state, "num_train_epochs", None)
+    if settings["num_train_epochs"] == sys.maxsize:  # the Trainer's word for "data without an end"
+        settings["num_train_epochs"] = None
     for kind in ("logging", "eval", "save"):
         if _plain(settings[f"{kind}_strategy"]) == "steps":
             settings[f"{kind}_steps"] = getattr(state, f"{kind}_steps", None)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
 
 class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -88,3 +98,47 @@ def trainer(
     for callback in callbacks:
         made.add_callback(callback)
     return made
+
+
+def sentences(n: int) -> list[str]:
+    """Made-up sentences, always the same ones."""
+    draw = random.Random(0)
+    who = ["the cat", "a dog", "my loss", "the model", "this run"]
+    does = ["learns", "diverges", "overfits", "stalls", "recovers"]
+    how = ["quickly", "at step ten", "on monday", "after warmup", "without reason"]
+    return [
+        f"{draw.choice(who)} {draw.choice(does)} {draw.choice(how)} and {draw.choice(who)} {draw.choice(does)}."
+        for _ in range(n)
+    ]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer trained on `sentences`, about 300 tokens."""
+    bpe = Tokenizer(models.BPE(unk_token=None))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<s>", "</s>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(
+        sentences(200),
+        trainers.BpeTrainer(vocab_size=320, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+
+
+def llama(vocab_size: int) -> LlamaForCausalLM:
+    """A random Llama of two layers and 32 dimensions."""
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    set_seed(0)
+    return LlamaForCausalLM(config)
