@@ -20,6 +20,11 @@ WINDOW = 64
 HEAD = 16
 #: Blocks of the whole course. Even, since full memory merges neighbours in pairs.
 BLOCKS = 128
+#: Share of a metric's first value below which differences do not count: logs print few digits there, and nobody cares.
+FLOOR = 1e-3
+_TINY = 1e-300
+#: Steps or epochs beyond this mean that the other of the two ends the run.
+_ENDLESS = 1e12
 #: Points whose median is the level: the fewest that shrug off one outlier on either side.
 LEVEL = 5
 
@@ -64,10 +69,11 @@ class Track:
         last: the last value, finite or not.
         head_steps, head: the first HEAD finite points.
         steps, values: the last WINDOW finite points.
-        blocks: the whole course.
+        logs: natural logarithms of `values`, held above FLOOR times the first value: what makes rules scale-free.
+        blocks: the whole course, in logarithms.
         level: median of the last LEVEL finite points.
         best, best_step: lowest finite value so far.
-        best_level, best_level_step: lowest level so far, once LEVEL points are there.
+        goes_negative: whether any value was below 0: then it is no likelihood, and logarithms mean nothing.
     """
 
     __slots__ = (
@@ -75,16 +81,17 @@ class Track:
         "_noise_at",
         "bad_in_a_row",
         "best",
-        "best_level",
-        "best_level_step",
         "best_step",
         "blocks",
         "first_step",
+        "floor",
+        "goes_negative",
         "head",
         "head_steps",
         "last",
         "last_step",
         "level",
+        "logs",
         "n",
         "n_bad",
         "name",
@@ -101,12 +108,13 @@ class Track:
         self.head: list[float] = []
         self.steps: deque[int] = deque(maxlen=WINDOW)
         self.values: deque[float] = deque(maxlen=WINDOW)
+        self.logs: deque[float] = deque(maxlen=WINDOW)
         self.blocks = Blocks()
+        self.floor = _TINY
+        self.goes_negative = False
         self.level = math.nan
         self.best = math.inf
         self.best_step: int | None = None
-        self.best_level = math.inf
-        self.best_level_step: int | None = None
         self._noise: float | None = None
         self._noise_at = -1
 
@@ -119,22 +127,31 @@ class Track:
             return
         self.bad_in_a_row = 0
         self.n += 1
+        if self.n == 1:
+            self.floor = max(abs(value) * FLOOR, _TINY)
+        if value < 0:
+            self.goes_negative = True
+        log = math.log(max(value, self.floor))
         if len(self.head) < HEAD:
             self.head.append(value)
             self.head_steps.append(step)
         self.steps.append(step)
         self.values.append(value)
-        self.blocks.add(step, value)
+        self.logs.append(log)
+        self.blocks.add(step, log)
         self.level = median(self.recent(LEVEL))
         if value < self.best:
             self.best, self.best_step = value, step
-        if self.n >= LEVEL and self.level < self.best_level:
-            self.best_level, self.best_level_step = self.level, step
 
     def recent(self, k: int) -> list[float]:
         """The last k finite values, oldest first; fewer when there are fewer."""
         n = len(self.values)
         return [self.values[i] for i in range(max(0, n - k), n)]
+
+    def recent_logs(self, k: int) -> list[float]:
+        """The logarithms of `recent(k)`, held above the floor."""
+        n = len(self.logs)
+        return [self.logs[i] for i in range(max(0, n - k), n)]
 
     def recent_steps(self, k: int) -> list[int]:
         """The steps of `recent(k)`."""
@@ -148,9 +165,9 @@ class Track:
 
     @property
     def noise(self) -> float | None:
-        """Standard deviation of one point around the recent course; None for fewer than five points."""
+        """Standard deviation of one point's logarithm around the recent course; None for fewer than five points."""
         if self._noise_at != self.n:
-            self._noise, self._noise_at = noise_scale(list(self.values)), self.n
+            self._noise, self._noise_at = noise_scale(list(self.logs)), self.n
         return self._noise
 
 
@@ -212,6 +229,16 @@ class Curves:
         if EVAL_LOSS in self.tracks:
             return [self.tracks[EVAL_LOSS]]
         return [t for name, t in self.tracks.items() if is_eval_loss(name)]
+
+    @property
+    def planned_steps(self) -> float | None:
+        """Optimizer steps that the run is meant to take; None when neither `max_steps` nor the epochs tell."""
+        steps, epochs = self.settings.get("max_steps"), self.settings.get("num_train_epochs")
+        if isinstance(steps, int | float) and not isinstance(steps, bool) and 0 < steps < _ENDLESS:
+            return float(steps)
+        if isinstance(epochs, int | float) and 0 < epochs < _ENDLESS and self.epoch:
+            return self.last_step / self.epoch * epochs
+        return None
 
     @property
     def best(self) -> Best | None:

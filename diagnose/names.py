@@ -126,6 +126,25 @@ def _plain(key: str) -> str:
     return re.sub(r"_*/_*", "/", re.sub(r"[ .\-]+", "_", key.strip()).lower())
 
 
+def error_share_gained(then: float, now: float, way: Direction) -> float:
+    """Which share of the error a task metric has gained.
+
+    The error of a metric that should rise is its distance to 1, or to 100 where it exceeds 1.
+
+    Args:
+        then: value before.
+        now: value after.
+        way: which way the metric should go.
+
+    >>> round(error_share_gained(0.9, 0.95, Direction.HIGHER), 3), round(error_share_gained(20.0, 15.0, Direction.LOWER), 3)
+    (0.5, 0.25)
+    """
+    if way is Direction.LOWER:
+        return (then - now) / abs(then) if then else 0.0
+    top = 1.0 if max(then, now) <= 1.0 else 100.0
+    return (now - then) / (top - then) if then < top else 0.0
+
+
 @lru_cache(maxsize=4096)
 def canonical(key: str) -> str | None:
     """The canonical name of a log key; None for clocks, counters, throughput and results on test data.

@@ -47,7 +47,7 @@ def lower_rate(curves: Curves, why: str, *, times: int = 1) -> Prescription:
         why: the reason, one sentence.
         times: how many factors of 3.
     """
-    rate, (low, _), method = known_rate(curves), _range(curves), _method(curves)
+    rate, (low, _), method = known_rate(curves), usual_range(curves), _method(curves)
     factor = FACTOR**-times
     do_not = [KEEP_THE_REST]
     if rate is None:
@@ -76,7 +76,7 @@ def raise_rate(curves: Curves, why: str) -> Prescription:
         curves: the run so far.
         why: the reason, one sentence.
     """
-    rate, (_, high), method = known_rate(curves), _range(curves), _method(curves)
+    rate, (_, high), method = known_rate(curves), usual_range(curves), _method(curves)
     if rate is None:
         advice = f"Multiply the learning rate by {FACTOR:.0f} and run again."
         return Prescription((Change("learning_rate", None, None, FACTOR),), advice, why, (KEEP_THE_REST,))
@@ -168,5 +168,6 @@ def _method(curves: Curves) -> str:
     return method if isinstance(method, str) else ""
 
 
-def _range(curves: Curves) -> tuple[float, float]:
+def usual_range(curves: Curves) -> tuple[float, float]:
+    """Lowest and highest usual learning rate of the run's method; (0, inf) when the method is not known."""
     return RANGES.get(_method(curves), (0.0, math.inf))

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from diagnose.rules.base import Example, Rule, Watch, threshold
+from diagnose.rules.collapsed_loss import CollapsedLoss
+from diagnose.rules.exploding_gradient import ExplodingGradient
 from diagnose.rules.flat_loss import FlatLoss
 from diagnose.rules.hidden_nan import HiddenNan
+from diagnose.rules.loss_divergence import LossDivergence
+from diagnose.rules.loss_spike import LossSpike
+from diagnose.rules.memorization import Memorization
 from diagnose.rules.missing_eval import MissingEval
 from diagnose.rules.mixed_runs import MixedRuns
 from diagnose.rules.nan_eval import NanEval
@@ -13,6 +18,7 @@ from diagnose.rules.no_gradient import NoGradient
 from diagnose.rules.scaled_loss import ScaledLoss
 from diagnose.rules.steps_go_back import StepsGoBack
 from diagnose.rules.too_short import TooShort
+from diagnose.rules.unstable_loss import UnstableLoss
 from diagnose.rules.zero_learning_rate import ZeroLearningRate
 from diagnose.rules.zero_loss import ZeroLoss
 
@@ -22,9 +28,15 @@ RULES: tuple[type[Rule], ...] = (
     HiddenNan,
     ZeroLoss,
     NanEval,
+    LossSpike,
+    LossDivergence,
+    UnstableLoss,
+    ExplodingGradient,
+    CollapsedLoss,
     FlatLoss,
     ZeroLearningRate,
     NoGradient,
+    Memorization,
     StepsGoBack,
     MixedRuns,
     ScaledLoss,

@@ -1,0 +1,274 @@
+"""CD301 flat-loss: nothing is learned, from the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from diagnose import prescribe
+from diagnose.chance import guessing_among
+from diagnose.curves import Curves, Track
+from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
+from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS, direction, error_share_gained, is_eval_loss
+from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
+from diagnose.stats import median, trend
+
+#: Kendall's tau of evaluations that go down in order, and the least gain that counts as one at all.
+_IN_ORDER = -0.6
+_LEAST_GAIN = 0.002
+_LEVEL = [1.39, 1.38, 1.4, 1.39, 1.37, 1.4, 1.38, 1.41, 1.39, 1.4, 1.38, 1.39]
+
+
+@dataclass(frozen=True)
+class FlatLoss(Rule):
+    """Nothing is learned: the loss is where it was at the start.
+
+    What it sees:
+        The whole course of the training loss has moved by less than a few percent and shows no significant fall after its
+        first third, and the evaluation loss, where there is one, has not moved either. It says so when the level is that
+        of guessing (ln of the classes or of the vocabulary). It is an error, and a reason to stop, after many logs and steps,
+        or when the evaluations repeat bit by bit: then the weights do not change.
+
+    Why it matters:
+        Every further step costs and changes nothing.
+
+    What to do:
+        If evaluations repeat exactly, find out why the weights do not change: rate 0, frozen or detached parameters. Otherwise
+        raise the learning rate by a factor of 3; at the level of guessing after a rate above the usual range, lower it.
+
+    When it is wrong:
+        A run that goes on from a trained checkpoint may have nothing left to learn. A warm-up longer than the logs so far
+        looks flat; the rule waits while the logged rate still rises. Speech and from-scratch runs can rest on a first
+        plateau before they fall: a fall after the finding resolves it.
+
+    References:
+        Mann 1945 and Kendall 1975 for the trend, Sen 1968 for its slope. Limits were set on the labelled curves
+        behind `fixtures/public`.
+    """
+
+    code: ClassVar[str] = "CD301"
+    name: ClassVar[str] = "flat-loss"
+    severity: ClassVar[Severity] = Severity.WARNING
+    needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
+    also: ClassVar[tuple[str, ...]] = ("eval/*",)
+    kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.SUPERVISED})
+
+    moved: float = threshold(
+        0.04, unit="share of the start", low=0.0, high=1.0, source="labelled curves: flat ones stay within"
+    )
+    fall: float = threshold(
+        0.01, unit="share of the start", low=0.0, high=1.0, source="a significant fall this small is still flat"
+    )
+    chance: float = threshold(0.05, unit="probability", low=0.0, high=0.5, source="Mann-Kendall, two-sided")
+    eval_moved: float = threshold(
+        0.02, unit="share of the start", low=0.0, high=1.0, source="as moved; evaluations have less noise"
+    )
+    points: int = threshold(8, unit="points", low=8, high=10_000, source="with six after the first third a trend can be told")
+    confirm: float = threshold(
+        1.2, unit="ratio of the points", low=1.0, high=10.0, source="a second look, since the test is made at every point"
+    )
+    steps: int = threshold(20, unit="steps", low=1, high=10**6, source="fewer steps move nothing at any usual rate")
+    error: float = threshold(
+        0.1, unit="share of the start", low=0.0, high=1.0, source="standard error of a fall over the run, at most twice `moved`"
+    )
+    evals: int = threshold(4, unit="evaluations", low=2, high=1000, source="four equal ones stand for twenty train points")
+    frozen_steps: int = threshold(10, unit="steps", low=1, high=10**6, source="fp16 may skip its first few steps")
+    stop_steps: int = threshold(
+        100, unit="steps", low=1, high=10**9, source="twice the preflight of 50 steps that should show a falling loss"
+    )
+    stop_share: float = threshold(
+        0.15, unit="share of the planned steps", low=0.0, high=1.0, source="readers ended flat runs at a fifth to a third"
+    )
+
+    firing: ClassVar[tuple[Example, ...]] = (
+        Example("at ln 4 with evaluations", {TRAIN_LOSS: _LEVEL, EVAL_LOSS: [1.386] * 12}),
+        Example("forty logs without a trend", {TRAIN_LOSS: [*_LEVEL, *_LEVEL, *_LEVEL, *_LEVEL[:4]]}),
+    )
+    silent: ClassVar[tuple[Example, ...]] = (
+        Example("slow but steady", {TRAIN_LOSS: [2.0 - 0.01 * i for i in range(40)]}),
+        Example("one early fall, then level", {TRAIN_LOSS: [2.0, 1.6, *_LEVEL, *_LEVEL, *_LEVEL]}),
+        Example(
+            "still warming up",
+            {TRAIN_LOSS: [*_LEVEL, *_LEVEL], LEARNING_RATE: [1e-6 * (i + 1) for i in range(24)]},
+        ),
+    )
+
+    def start(self) -> Watch:
+        """A fresh Watch for one run."""
+        return _FlatLossWatch(self)
+
+
+class _FlatLossWatch(Watch):
+    rule: FlatLoss
+
+    def __init__(self, rule: FlatLoss) -> None:
+        super().__init__(rule)
+        self.open: Finding | None = None
+        self.since: int | None = None
+        self.same_evals = 0
+        self.last_eval = math.nan
+        self.first_metrics: dict[str, float] = {}
+
+    def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
+        value = row.values.get(EVAL_LOSS)
+        if value is not None:
+            self.same_evals = self.same_evals + 1 if value == self.last_eval else 1
+            self.last_eval = value
+        for name, v in row.values.items():
+            if name.startswith("eval/"):
+                self.first_metrics.setdefault(name, v)
+        track = curves.train
+        # Tested at every point of a short run and at 32 to 64 places of each doubling of a long one: bounded work a row.
+        if track is None or track.goes_negative or (track.n > 64 and track.n % (track.n // 32)):  # noqa: PLR2004
+            return NOTHING
+        if "loss-divergence" in curves.found or "zero-loss" in curves.found:
+            return NOTHING
+        if not self._has_enough(track, curves) or _rate_still_rises(curves):
+            return NOTHING
+        evidence = self._evidence(track, curves)
+        if evidence is None:
+            self.since = None
+            return self._maybe_resolve(row.step)
+        if self.since is None:
+            self.since = track.n
+        if self.open is None and track.n < self.rule.confirm * self.since and self.same_evals < self.rule.evals:
+            return NOTHING
+        self.open = self._tell(track, row.step, curves, evidence)
+        return (self.open,)
+
+    def _has_enough(self, track: Track, curves: Curves) -> bool:
+        if track.n >= self.rule.points and track.last_step - track.first_step >= self.rule.steps:
+            return True
+        n_evals = max((t.n for t in curves.eval_losses), default=0)
+        return n_evals >= self.rule.evals and track.n >= self.rule.evals
+
+    def _evidence(self, track: Track, curves: Curves) -> list[Evidence] | None:
+        rule, step = self.rule, track.last_step
+        logs, steps = track.blocks.values, track.blocks.steps
+        start = math.log(max(track.head[0], track.start, track.floor))
+        moved = start - median(logs[-max(3, len(logs) // 4) :])
+        evals = self._eval_evidence(curves)
+        if abs(moved) > rule.moved or evals is None:
+            return None
+        found = [Evidence(f"{TRAIN_LOSS} away from its start", abs(moved), "<=", rule.moved, "share", step), *evals]
+        if len(evals) and curves.eval_losses[0].n >= rule.evals:
+            return found
+        if track.n < rule.points:
+            return None
+        if _error_of_fall(track) > rule.error:
+            return None  # the noise hides any fall of this size
+        third = len(logs) // 3
+        test = trend(steps[third:], logs[third:])
+        if test is None:
+            return None
+        fallen = -test.slope * (steps[-1] - steps[third])
+        if test.tau < 0 and test.p < rule.chance and fallen > min(rule.fall, 3 * (track.noise or math.inf)):
+            return None
+        if test.p >= rule.chance:
+            found.append(Evidence("chance of its trend", test.p, ">=", rule.chance, "", step))
+        else:
+            found.append(Evidence(f"{TRAIN_LOSS} fallen since its first third", fallen, "<=", rule.fall, "share", step))
+        return found
+
+    def _eval_evidence(self, curves: Curves) -> list[Evidence] | None:
+        """That the evaluations have not moved either; empty when there are too few, None when they have."""
+        found = []
+        for track in curves.eval_losses:
+            if track.n < 2 or track.goes_negative or track.best <= 0 or track.head[0] <= 0:  # noqa: PLR2004
+                continue
+            gained = math.log(track.head[0] / track.best)
+            away = abs(median(track.recent_logs(3)) - math.log(track.head[0]))
+            if gained > self.rule.eval_moved or away > self.rule.moved or _falls_steadily(track, gained):
+                return None
+            found.append(
+                Evidence(f"{track.name} gained since its first", gained, "<=", self.rule.eval_moved, "share", track.last_step)
+            )
+        for name, first in self.first_metrics.items():
+            way = direction(name)
+            if is_eval_loss(name) or way is None or not math.isfinite(first):
+                continue
+            if error_share_gained(first, median(curves[name].recent(3) or [first]), way) > 5 * self.rule.eval_moved:
+                return None
+        return found
+
+    def _tell(self, track: Track, step: int, curves: Curves, evidence: list[Evidence]) -> Finding:
+        frozen = self.same_evals >= self.rule.evals
+        level = math.exp(median(track.blocks.values))
+        k = guessing_among(level, curves.settings)
+        message = f"{TRAIN_LOSS} is {level:.4g}, where it was at the start, after {track.n} logs"
+        if frozen:
+            message += f"; the last {self.same_evals} values of {EVAL_LOSS} are identical"
+            repeats = Evidence("identical evaluations in a row", self.same_evals, ">=", self.rule.evals, "evaluations", step)
+            evidence = [*evidence, repeats]
+        if k is not None:
+            message += f"; ln {k} = {math.log(k):.4g}: it guesses"
+        planned = curves.planned_steps
+        long = step - track.first_step >= self.rule.stop_steps and (planned is None or step >= self.rule.stop_share * planned)
+        sure = long and _error_of_fall(track) <= self.rule.error / 3
+        frozen = frozen and step >= self.rule.frozen_steps
+        was_sure = self.open is not None and self.open.severity is Severity.ERROR
+        return self.finding(
+            TRAIN_LOSS,
+            step if self.open is None else self.open.first_step,
+            step,
+            message,
+            *evidence,
+            severity=Severity.ERROR if frozen or sure or was_sure else Severity.WARNING,
+            prescription=_cure(curves, frozen=frozen, guesses=k is not None),
+        )
+
+    def _maybe_resolve(self, step: int) -> Sequence[Finding]:
+        past, self.open = self.open, None
+        if past is None:
+            return NOTHING
+        message = f"{TRAIN_LOSS} was flat until about step {past.last_step} and moves now"
+        severity = Severity.INFO
+        return (
+            self.finding(TRAIN_LOSS, past.first_step, step, message, *past.evidence, severity=severity, status=Status.RESOLVED),
+        )
+
+    def skip(self, curves: Curves) -> str | None:
+        track = curves.train
+        if track is not None and track.goes_negative:
+            return "the loss goes below 0, so it is no likelihood"
+        if track is not None and not self._has_enough(track, curves):
+            return (
+                f"needs {self.rule.points} logs of {TRAIN_LOSS} over {self.rule.steps} steps or {self.rule.evals} evaluations"
+            )
+        return None
+
+
+def _error_of_fall(track: Track) -> float:
+    """Standard error of the fall that a straight line through all points would show, in shares of the loss."""
+    return (track.noise or 0.0) * math.sqrt(12.0 / track.n)
+
+
+def _falls_steadily(track: Track, gained: float) -> bool:
+    """Whether the evaluations go down in order, by more than their noise: slow, but not flat."""
+    logs = track.blocks.values
+    test = trend(track.blocks.steps, logs)
+    least = max(_LEAST_GAIN, 2 * (track.noise or 0.0))
+    return test is not None and test.tau <= _IN_ORDER and gained > least
+
+
+def _rate_still_rises(curves: Curves) -> bool:
+    """Whether the run is still in its warm-up, as far as the logged rate tells."""
+    rates = curves.get(LEARNING_RATE)
+    if rates is None or rates.n < 4:  # noqa: PLR2004 - too few to tell a rise
+        return False
+    recent = rates.recent(4)
+    return all(a < b for a, b in zip(recent, recent[1:], strict=False))
+
+
+def _cure(curves: Curves, *, frozen: bool, guesses: bool) -> Prescription:
+    if frozen:
+        return prescribe.other_cause(
+            "Find out why the weights do not change: print the trainable parameters and the logged learning rate.",
+            f"{EVAL_LOSS} repeats bit by bit, so the weights stay as they are",
+        )
+    rate, high = prescribe.known_rate(curves), prescribe.usual_range(curves)[1]
+    if guesses and rate is not None and rate > high:
+        return prescribe.lower_rate(curves, f"the model guesses and {rate:g} is above the usual range")
+    return prescribe.raise_rate(curves, f"{TRAIN_LOSS} has not moved from its start")
