@@ -238,11 +238,16 @@ def _console() -> Console:
     """A console for stdout: rich honours NO_COLOR and FORCE_COLOR, but takes a pipe's width from the terminal behind it."""
     from rich.console import Console
 
+    class Stdout(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave it to `main`: rich would end the process with exit code 1, which means findings."""
+            raise BrokenPipeError
+
     if sys.stdout.isatty():
-        return Console(file=sys.stdout)
+        return Stdout(file=sys.stdout)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() else WIDTH
-    return Console(file=sys.stdout, width=max(width, LEAST_WIDTH))
+    return Stdout(file=sys.stdout, width=max(width, LEAST_WIDTH))
 
 
 def _exit_code(reports: Sequence[Report], fail_on: str) -> int:

@@ -94,7 +94,7 @@ def find_rule(text: str) -> type[Rule]:
     for rule in RULES:
         if text.strip().lower() in (rule.code.lower(), rule.name):
             return rule
-    raise ConfigError(_unknown("rule", text, [rule.name for rule in RULES], [rule.code for rule in RULES]))
+    raise ConfigError(_unknown_rule(text))
 
 
 def load(path: Path | None = None) -> Config:
@@ -175,7 +175,7 @@ def _matching(wanted: str | Iterable[str]) -> set[type[Rule]]:
         is_code = _CODE.fullmatch(text) is not None
         hits = {rule for rule in RULES if (rule.code.startswith(text.upper()) if is_code else rule.name == text.lower())}
         if not hits:
-            raise ConfigError(_unknown("rule", text, [rule.name for rule in RULES], [rule.code for rule in RULES]))
+            raise ConfigError(_unknown_rule(text))
         found |= hits
     return found
 
@@ -198,10 +198,17 @@ def _thresholds(rule: type[Rule], given: Mapping[str, float]) -> dict[str, float
     return values
 
 
-def _unknown(kind: str, given: str, known: Iterable[str], also: Iterable[str] = ()) -> str:
+def _unknown_rule(text: str) -> str:
+    """Names are compared with names; a code that does not exist is best answered by those that do."""
+    if re.match(r"CD\d", text, re.IGNORECASE):
+        return f"unknown rule {text!r}; known: {', '.join(rule.code for rule in RULES)}"
+    return _unknown("rule", text, [rule.name for rule in RULES])
+
+
+def _unknown(kind: str, given: str, known: Iterable[str]) -> str:
     """What was given, and the nearest that exists, or else all that exist."""
     known = list(known)
-    close = get_close_matches(given, known, 1) or get_close_matches(given.upper(), list(also), 1)
+    close = get_close_matches(given, known, 1)
     if close:
         return f"unknown {kind} {given!r}; did you mean {close[0]}?"
     return f"unknown {kind} {given!r}; known: {', '.join(known) or 'none'}"
