@@ -86,8 +86,11 @@ _EVAL_PREFIX = re.compile(r"^(eval|val|valid|validation|dev)[/_](?=.)")
 _TRAIN_PREFIX = re.compile(r"^(train|training)[/_](?=.)")
 _EVAL_SUFFIX = re.compile(r"(?<=.)[/](eval|val|valid|validation|dev)$")
 _TRAIN_SUFFIX = re.compile(r"(?<=.)[/](train|training)$")
-#: What is left of a name for the loss once the part that names the data set is taken off.
-_LOSS_WORDS = frozenset({"loss", "epoch_loss", "avg_loss", "total_loss", "loss/total_loss", "loss/total", "lm_loss"})
+#: Words of a name that is nothing but the loss of some data: `loss_val`, `avg_train_loss`, `Loss/train_loss`.
+_TRAIN_WORDS = frozenset({"train", "training", "tr", "trn"})
+_EVAL_WORDS = frozenset({"val", "valid", "validation", "eval", "dev"})
+_FINE_WORDS = frozenset({"step", "iter", "iteration", "batch"})
+_LOSS_WORDS = frozenset({"loss", "losses", "avg", "average", "mean", "total", "epoch", "running", "lm", "test"}) | _FINE_WORDS
 
 
 class Direction(Enum):
@@ -154,8 +157,8 @@ def canonical(key: str) -> str | None:
 
     >>> canonical("eval_loss"), canonical("Loss/train"), canonical("eval_squad_loss"), canonical("reward")
     ('eval/loss', 'train/loss', 'eval/squad_loss', 'train/reward')
-    >>> canonical("Accuracy/val"), canonical("rewards / chosen")
-    ('eval/accuracy', 'train/rewards/chosen')
+    >>> canonical("Accuracy/val"), canonical("rewards / chosen"), canonical("avg_train_loss"), canonical("loss_val")
+    ('eval/accuracy', 'train/rewards/chosen', 'train/loss', 'eval/loss')
     >>> canonical("eval_runtime"), canonical("test_loss"), canonical("eval_test_loss")
     (None, None, 'eval/test_loss')
     """
@@ -166,12 +169,24 @@ def canonical(key: str) -> str | None:
         return FALLBACKS[name]
     if not name or _IGNORED.search(name) or _TEST.search(name):
         return None
+    if name.startswith("epoch_"):
+        return canonical(name.removeprefix("epoch_"))
+    words = set(re.split(r"[/_]", name))
+    if words & {"loss", "losses"} and words <= _LOSS_WORDS | _TRAIN_WORDS | _EVAL_WORDS:
+        sets = words & (_TRAIN_WORDS | _EVAL_WORDS)
+        if "test" in words and not sets:
+            return None
+        if sets & _TRAIN_WORDS and sets & {"val", "valid", "validation"}:
+            return EVAL_LOSS  # logged under a heading for the training
+        # `eval_train_loss` is another evaluation set, and `val_loss_step` one batch of it.
+        if len(sets) <= 1 and "test" not in words and not (sets <= _EVAL_WORDS and sets and words & _FINE_WORDS):
+            return EVAL_LOSS if sets & _EVAL_WORDS else TRAIN_LOSS
     if _LIGHTNING_LR.match(key.strip()):
         return LEARNING_RATE
     for side, pattern in (("eval", _EVAL_PREFIX), ("train", _TRAIN_PREFIX), ("eval", _EVAL_SUFFIX), ("train", _TRAIN_SUFFIX)):
         rest = pattern.sub("", name)
         if rest != name:
-            return None if _IGNORED.search(rest) else f"{side}/{'loss' if rest in _LOSS_WORDS else rest}"
+            return None if _IGNORED.search(rest) else f"{side}/{rest}"
     return "train/" + name
 
 
