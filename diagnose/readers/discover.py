@@ -281,9 +281,9 @@ def with_unique_ids(runs: Iterable[Run]) -> list[Run]:
     taken: set[str] = set()
     named = []
     for run in runs:
-        name, k = run.id, 2
+        name, base, k = run.id, re.sub(r"#\d+$", "", run.id), 2
         while name in taken:
-            name, k = f"{run.id.split('#')[0]}#{k}", k + 1
+            name, k = f"{base}#{k}", k + 1
         taken.add(name)
         named.append(run if name == run.id else replace(run, id=name))
     return named

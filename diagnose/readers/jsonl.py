@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from diagnose.errors import NotALog
-from diagnose.model import Note, Run
+from diagnose.model import Note, Run, Setting
 from diagnose.readers.files import read_text
 from diagnose.readers.records import runs_of
 from diagnose.readers.settings import from_folder
@@ -38,7 +38,18 @@ def read(path: Path, *, id: str, source: str) -> list[Run]:
         NotALog: no line of it holds a metric.
     """
     records, notes = parse(read_text(path))
-    return runs_of(records, id=id, source=source, settings=from_folder([path.parent]), notes=notes)
+    settings = planned_steps(records) | from_folder([path.parent])
+    return runs_of(records, id=id, source=source, settings=settings, notes=notes)
+
+
+def planned_steps(records: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
+    """How long the training was meant to be, which LLaMA-Factory repeats in each row; the last plan counts after a restart.
+
+    >>> planned_steps([{"current_steps": 10, "total_steps": 750}])
+    {'max_steps': 750}
+    """
+    total = records[-1].get("total_steps") if records and "current_steps" in records[-1] else None
+    return {"max_steps": total} if isinstance(total, int) and total > 0 else {}
 
 
 def parse(text: str) -> tuple[list[Mapping[str, Any]], list[Note]]:

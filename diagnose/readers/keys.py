@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnose.model import Note
-from diagnose.names import ALIASES, canonical, is_eval_loss, is_fallback
+from diagnose.names import ALIASES, TRAIN_LOSS, canonical, is_eval_loss, is_fallback
 
 #: Canonical name of a raw key; None for a key that is no metric or whose metric another key tells better.
 Key = str | None
@@ -93,4 +93,11 @@ def resolve(counts: Mapping[str, int]) -> tuple[dict[str, Key], list[Note]]:
             others = [k for k in keys if k != best]
             names |= dict.fromkeys(others)
             notes.append(Note("second-telling", f"{', '.join(others)} left out: {best} tells {name} already"))
+    if TRAIN_LOSS not in names.values():
+        losses = [
+            key for key, name in names.items() if name is not None and name.startswith("train/") and name.endswith("loss")
+        ]
+        if len(losses) == 1:
+            names[losses[0]] = TRAIN_LOSS
+            notes.append(Note("loss-by-name", f"{losses[0]} is read as the training loss, the only loss of training there is"))
     return names, notes

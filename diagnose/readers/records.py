@@ -25,7 +25,7 @@ Record = Mapping[str, Any]
 #: Texts that stand for "nothing was logged here".
 _BLANK = frozenset({"", "no log", "-", "--", "none", "null", "n/a", "na"})
 #: Keys that say which data set a row is about, as MMDetection and many own loops write them.
-_SPLIT_KEYS = ("mode", "split", "phase", "stage", "subset")
+_SPLIT_KEYS = ("mode", "split", "phase", "stage", "subset", "type")
 _NOT_A_CURVE = frozenset({EPOCH, LEARNING_RATE})
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from diagnose.model import Note, Run, Series
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
+from diagnose.readers.sniff import is_candidate, is_log_name
 
 #: Fewer common points than this could agree by chance.
 _POINTS = 3
@@ -20,16 +21,17 @@ _RTOL, _ATOL = 1e-4, 6e-5
 def told_once(runs: Sequence[Run]) -> list[Run]:
     """The runs without those that another of them, in a log of another format, tells in full.
 
-    Two files of one format are two runs, however alike.
+    Two files of one format are two runs, however alike, unless one of them stands for the folder, such as MMEngine's
+    `scalars.json` beside a dated copy of it.
 
     Args:
         runs: of one output folder, the better told first among equals.
     """
-    if len({_format(run) for run in runs}) <= 1:
+    if len({run.source for run in runs}) <= 1 or not any(_stands_for_folder(run) for run in runs):
         return list(runs)
     kept: list[Run] = []
     for run in sorted(runs, key=lambda r: -_size(r)):
-        home = next((k for k, other in enumerate(kept) if _format(other) != _format(run) and _tells(other, run)), None)
+        home = next((k for k, other in enumerate(kept) if _may_be_same(other, run) and _tells(other, run)), None)
         if home is None:
             kept.append(run)
         else:
@@ -39,9 +41,18 @@ def told_once(runs: Sequence[Run]) -> list[Run]:
     return sorted(kept, key=lambda r: order[r.source, r.id])
 
 
-def _format(run: Run) -> str:
-    """What tells the formats of two logs apart: the suffix; none for a folder of event files."""
-    return PurePath(run.source).suffix
+def _may_be_same(a: Run, b: Run) -> bool:
+    """Whether the logs of two runs differ in format, or one of them stands for the folder in which the other lies."""
+    paths = PurePath(a.source), PurePath(b.source)
+    if a.source == b.source or not (_stands_for_folder(a) or _stands_for_folder(b)):
+        return False
+    return paths[0].suffix != paths[1].suffix or _stands_for_folder(a) != _stands_for_folder(b)
+
+
+def _stands_for_folder(run: Run) -> bool:
+    """Whether the run's log is the folder's own: event files, or a file with the name that a trainer gives to its log."""
+    name = PurePath(run.source).name
+    return is_log_name(name) or not is_candidate(name)
 
 
 def _size(run: Run) -> int:

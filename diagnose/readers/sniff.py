@@ -90,6 +90,8 @@ def _is_table(first: str, others: Sequence[str], low: str) -> bool:
     """Whether a line is a header that names a loss and numbers follow it."""
     delimiter = delimiter_of(first)
     names = [name.strip("\"' ") for name in header(first.split(delimiter))]
+    if names[-2:] == ["Step", "Value"]:
+        return True  # a chart that TensorBoard's page exported
     if not any(tells_loss(name) for name in names) or (len(names) == 1 and not low.endswith((".csv", ".tsv"))):
         return False
     # A console log or a script can mention losses and commas in its first line too, but numbers do not fill its columns.

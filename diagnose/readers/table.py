@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from diagnose.readers.files import read_text
 from diagnose.readers.records import runs_of
 from diagnose.readers.settings import from_folder
 
+#: TensorBoard's page calls the CSV of a chart after its tag: `run-train-tag-loss.csv`, with `/` turned into `_`.
+_EXPORTED = re.compile(r"(?:^|-)tag-(.+)$")
 _DELIMITERS = ",\t;|"
 
 
@@ -30,6 +33,9 @@ def read(path: Path, *, id: str, source: str) -> list[Run]:
         NotALog: it is no table, has no rows, or no metric among its columns.
     """
     records, notes = parse(read_text(path))
+    exported = _EXPORTED.search(path.stem)
+    if exported and records and {"Step", "Value"} <= records[0].keys():
+        records = [{"step": r.get("Step"), exported[1].replace("_", "/", 1): r.get("Value")} for r in records]
     settings = from_folder([path.parent])
     runs: list[Run] = []
     for name, own in by_run(records).items():
