@@ -121,7 +121,7 @@ def direction(name: str) -> Direction | None:
     words = set(re.split(r"[/_\-.]", name.lower()))
     if words & set(_LOWER):
         return Direction.LOWER
-    return Direction.HIGHER if any(w in words or w.rstrip("0123456789l") in words for w in _HIGHER) else None
+    return Direction.HIGHER if any(w in _HIGHER or w.rstrip("0123456789l") in _HIGHER for w in words) else None
 
 
 def _plain(key: str) -> str:
