@@ -76,10 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return EXIT_FAILED
     except BrokenPipeError:
-        # the reader has gone: the interpreter's own flush at exit must not find the closed pipe
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return EXIT_PIPE
+    except OSError as error:
+        _leave_stdout()
+        _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        return EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a bug of ours must not look like exit code 1, findings
@@ -275,6 +277,12 @@ def _complain(message: str) -> None:
     # stderr may be closed, and there is nobody left to tell then
     with suppress(OSError, ValueError):
         print(f"diagnose: {plain(message)}", file=sys.stderr)
+
+
+def _leave_stdout() -> None:
+    """Let the interpreter's own flush at exit not meet the pipe or disk that has just failed."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _place(error: BaseException) -> str:

@@ -335,6 +335,22 @@ def test_a_closed_pipe_ends_quietly(logs: Path) -> None:
         assert process.wait() == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_is_told(logs: Path) -> None:
+    given = {"PYTHONPATH": str(ROOT), **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "diagnose", "logs"], stdout=full, stderr=subprocess.PIPE, text=True, env=given, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, "diagnose: output: No space left on device\n")
+
+
+def test_a_file_gets_no_colour(logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    run(capsys, "logs", "--report", "-o", "report.txt")
+    assert "\x1b" not in Path("report.txt").read_text(encoding="utf-8")
+
+
 def test_a_terminal_gets_a_table_that_fits(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

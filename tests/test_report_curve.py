@@ -109,14 +109,17 @@ def test_the_reward_is_drawn_for_reinforcement_learning() -> None:
 
 
 def test_the_scale_is_logarithmic_where_the_range_asks_for_it() -> None:
-    assert not scale_for(np.linspace(1.0, 3.0, 50)).is_log
-    assert scale_for(np.geomspace(0.01, 3.0, 50)).is_log
-    assert scale_for(np.array([10.0] + [1.0] * 50)).is_log
-    assert not scale_for(np.array([100.0, -1.0, 1.0])).is_log
+    falling = np.geomspace(0.01, 3.0, 50)
+    assert not scale_for([np.linspace(1.0, 3.0, 50)]).is_log
+    assert scale_for([falling]).is_log
+    assert scale_for([np.array([10.0] + [1.0] * 50)]).is_log
+    assert not scale_for([np.array([100.0, -1.0, 1.0])]).is_log
+    # an evaluation loss that rises while the training loss falls: its course is what matters
+    assert not scale_for([falling, np.linspace(1.0, 2.0, 10)]).is_log
 
 
 def test_ticks_stand_where_their_values_are() -> None:
-    scale = scale_for(np.array([0.0, 10.0]))
+    scale = scale_for([np.array([0.0, 10.0])])
     ticks = scale.ticks(21)
     assert {row: float(text) for row, text in ticks.items()} == {0: 10, 4: 8, 8: 6, 12: 4, 16: 2, 20: 0}
 

@@ -85,7 +85,7 @@ def draw(report: Report, run: Run, *, width: int, height: int = 12, is_ascii: bo
     if not shown:
         return None
     signs = _PLAIN if is_ascii else _UNICODE
-    scale = scale_for(np.concatenate([s.value for s in shown]))
+    scale = scale_for([s.value for s in shown])
     first = min(int(s.step[0]) for s in shown)
     last = max(*(int(s.step[-1]) for s in shown), report.last_step, first + 1)
     labels = scale.ticks(height)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from diagnose.model import FloatArray
 
-#: Highest over lowest value from which a scale is logarithmic.
-_LOG_RATIO = 20.0
-#: The same, where half of the points would lie within `_CROWDED` of the bottom.
-_CROWDED_RATIO = 3.0
+#: A scale is logarithmic where half of every metric's points would lie in this share of the height at the bottom, …
 _CROWDED = 0.1
+#: … and the highest value is this many times the lowest.
+_LOG_RATIO = 3.0
 #: Powers of ten that a logarithmic scale shows; zeros and what lies below stand on the floor.
 _MOST_DECADES = 6.0
 #: Decades from which only powers of ten are labelled.
@@ -71,21 +71,22 @@ class Scale:
         return values[:: max(1, math.ceil(len(values) / (n + 1)))]
 
 
-def scale_for(values: FloatArray) -> Scale:
-    """The scale for all drawn values.
+def scale_for(shown: Sequence[FloatArray]) -> Scale:
+    """The scale for all drawn metrics.
 
     Args:
-        values: (n,) NaN and inf are ignored.
+        shown: the values of each, (n,); NaN and inf are ignored.
     """
-    good = values[np.isfinite(values)]
-    if not good.size:
+    finite = [good for values in shown if (good := values[np.isfinite(values)]).size]
+    if not finite:
         return Scale(0.0, 1.0, is_log=False, is_empty=True)
-    low, high = float(good.min()), float(good.max())
-    above = good[good > 0]
-    if low >= 0 and above.size:
-        floor = max(float(above.min()), high * 10.0**-_MOST_DECADES)
-        crowded = float(np.median(good)) - low < _CROWDED * (high - low)
-        if high / floor > (_CROWDED_RATIO if crowded else _LOG_RATIO):
+    low, high = min(float(v.min()) for v in finite), max(float(v.max()) for v in finite)
+    above = [up for values in finite if (up := values[values > 0]).size]
+    # one metric that fills the height is reason enough for a linear scale: on a logarithmic one its course would be flat
+    crowded = all(float(np.median(v)) / 2 - low / 2 < _CROWDED * (high / 2 - low / 2) for v in finite)
+    if crowded and low >= 0 and above:
+        floor = max(min(float(v.min()) for v in above), high * 10.0**-_MOST_DECADES)
+        if high / floor > _LOG_RATIO:
             return Scale(floor, high, is_log=True)
     air = _AIR * (high / 2 - low / 2)
     if air < _TINY:
