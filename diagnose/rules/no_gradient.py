@@ -15,6 +15,8 @@ from diagnose.stats import median
 
 #: Gradient norms whose median is the earlier level.
 _LEVEL = 5
+#: Losses whose median is held against the start, which is the median of as many.
+_START = 3
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class _NoGradientWatch(Watch):
         if not self.gone and self.open is None:
             self.first = row.step
         self.gone += 1
-        if train.level < self.rule.fall * train.start and not self.head:
+        # Few losses keep the rule quiet; more of them are needed to take a finding back.
+        level = median(train.recent(_START)) if self.open is None else train.level
+        if level < self.rule.fall * train.start and not self.head:
             return self._resolve(row.step, f"{TRAIN_LOSS} falls all the same, so {GRAD_NORM} is logged wrongly")
         if self.gone < (self.rule.confirm if self.head else self.rule.certain):
             return NOTHING

@@ -11,6 +11,10 @@ from diagnose.curves import Curves
 from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity
 from diagnose.names import LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
+from diagnose.stats import median
+
+#: Losses whose median is held against the start, which is the median of as many.
+_LEVEL = 3
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class _ZeroRateWatch(Watch):
 def _has_fallen(curves: Curves, share: float) -> bool:
     """Whether the loss went down all the same, so that the logged 0 cannot be the rate."""
     train = curves.train
-    return train is not None and train.n > 0 and train.level < share * train.start
+    return train is not None and train.n > 0 and median(train.recent(_LEVEL)) < share * train.start
 
 
 def _cure(why: str, ended: bool) -> Prescription:
