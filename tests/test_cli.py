@@ -302,12 +302,13 @@ def test_in_a_pipe_there_is_no_colour_and_two_runs_are_the_same(logs: Path) -> N
 
 
 def test_the_environment_decides_on_colour_and_width(logs: Path) -> None:
-    wide = command("logs/nan", "--report", COLUMNS="96")
+    wide = command("logs/nan", "--report", "--select", "CD101", COLUMNS="96")
     assert max(map(len, wide.stdout.splitlines())) == 96
     assert "\x1b[" not in wide.stdout
-    coloured = command("logs/nan", "--report", FORCE_COLOR="1", TERM="xterm")
+    coloured = command("logs/nan", "--report", "--select", "CD101", FORCE_COLOR="1", TERM="xterm")
+    assert (coloured.returncode, coloured.stderr) == (1, "")
     assert "\x1b[1;31mSICK" in coloured.stdout
-    plain = command("logs/nan", "--report", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
+    plain = command("logs/nan", "--report", "--select", "CD101", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
     assert not re.search(r"\x1b\[[\d;]*3\d", plain.stdout)
 
 
