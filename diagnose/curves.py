@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from diagnose.model import Best, Finding, Kind, Note, Row, Setting
 from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS, is_eval_loss, kind_of
@@ -23,6 +24,8 @@ BLOCKS = 128
 #: Share of a metric's first value below which differences do not count: logs print few digits there, and nobody cares.
 FLOOR = 1e-3
 _TINY = 1e-300
+#: Logged learning rates in a row that have to rise for a warm-up.
+_RISING = 4
 #: Steps or epochs beyond this mean that the other of the two ends the run.
 _ENDLESS = 1e12
 #: Points whose median is the level: the fewest that shrug off one outlier on either side.
@@ -164,6 +167,22 @@ class Track:
         return median(self.head[:3]) if self.head else math.nan
 
     @property
+    def start_log(self) -> float:
+        """Logarithm of where the metric began: its first point or `start`, whichever is higher, above the floor."""
+        return math.log(max(self.head[0], self.start, self.floor)) if self.head else math.nan
+
+    @property
+    def fallen(self) -> float:
+        """How far the metric has fallen from its start to its last eighth, in logarithms; negative for a rise."""
+        logs = self.blocks.values
+        return self.start_log - median(logs[-max(3, len(logs) // 8) :]) if logs else math.nan
+
+    @property
+    def fall_error(self) -> float:
+        """Standard error of the fall that a straight line through all points would show, in logarithms."""
+        return (self.noise or 0.0) * math.sqrt(12.0 / self.n) if self.n else math.inf
+
+    @property
     def noise(self) -> float | None:
         """Standard deviation of one point's logarithm around the recent course; None for fewer than five points."""
         if self._noise_at != self.n:
@@ -229,6 +248,15 @@ class Curves:
         if EVAL_LOSS in self.tracks:
             return [self.tracks[EVAL_LOSS]]
         return [t for name, t in self.tracks.items() if is_eval_loss(name)]
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the logged learning rate still rises; False while too few rates tell."""
+        rates = self.get(LEARNING_RATE)
+        if rates is None or rates.n < _RISING:
+            return False
+        recent = rates.recent(_RISING)
+        return all(a < b for a, b in pairwise(recent))
 
     @property
     def planned_steps(self) -> float | None:

@@ -19,7 +19,7 @@ LEAST_SHARE = 0.03
 #: A band below this share of the first value is digits' noise: printed logs round there.
 LEAST_BASE = 0.01
 #: A jump must also exceed this multiple of the largest excursion in its band: heavy-tailed noise has large ones.
-TAIL = 1.5
+TAIL = 2.0
 
 
 @dataclass(frozen=True, slots=True)

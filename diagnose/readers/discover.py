@@ -81,7 +81,7 @@ def find(root: Path) -> Found:
         return found
     tree = dict(_walk(root, found))
     states: dict[Path, list[Path]] = {}
-    sides = {child for folder in tree for child in _side_folders(folder, tree)}
+    sides = {child for folder in tree for child in (*_side_folders(folder, tree), *_curve_folders(folder, tree))}
     for folder, files in tree.items():
         for path in files.states:
             home = folder.parent if _CHECKPOINT.match(folder.name) and folder != root else folder
@@ -163,6 +163,25 @@ def _side_folders(folder: Path, tree: dict[Path, _Files]) -> dict[Path, str]:
     return {child: prefix for child, prefix in below.items() if prefix is not None and tree[child].events}
 
 
+def _curve_folders(folder: Path, tree: dict[Path, _Files]) -> dict[Path, tuple[str, str]]:
+    """Folders right below that hold one curve each, as `add_scalars` makes them, with its tag and the curve's full name.
+
+    `add_scalars("Loss", {"train": …, "val": …})` writes the tag `Loss` into the folders `Loss_train` and `Loss_val`.
+    """
+    found: dict[Path, tuple[str, str]] = {}
+    for child in tree[folder].folders if tree[folder].events else []:
+        if child.name.lower() in tensorboard.SIDES or child not in tree or len(tree[child].events) != 1:
+            continue
+        try:
+            tags = list(events.read(tree[child].events[0]).scalars)
+        except ReadError:
+            continue  # told when the folder is read for itself
+        stem = re.sub(r"[/ ]", "_", tags[0]) + "_" if len(tags) == 1 else ""
+        if stem and child.name.startswith(stem):
+            found[child] = (tags[0], f"{tags[0]}/{child.name.removeprefix(stem)}")
+    return found
+
+
 def _read_file(path: Path, found: Found) -> None:
     """Read a file that was named outright."""
     try:
@@ -240,6 +259,8 @@ def _read_events(folder: Path, tree: dict[Path, _Files], root: Path, found: Foun
     own_prefix = tensorboard.SIDES.get(folder.name.lower(), "") if folder == root else ""
     paths = [(path, own_prefix) for path in tree[folder].events]
     paths += [(path, prefix) for side, prefix in sides.items() for path in tree[side].events]
+    curves = _curve_folders(folder, tree)
+    paths += [(tree[child].events[0], "") for child in curves]
     files, empty = [], []
     for path, prefix in paths:
         try:
@@ -247,6 +268,9 @@ def _read_events(folder: Path, tree: dict[Path, _Files], root: Path, found: Foun
         except ReadError as error:
             found.errors.append((path, error))
             continue
+        if path.parent in curves and path.parent != folder:
+            tag, full = curves[path.parent]
+            file.scalars[full] = file.scalars.pop(tag)
         files.append((file, prefix))
         if not file.scalars and not file.is_hparams and not path.name.endswith(".profile-empty"):
             empty.append(path)

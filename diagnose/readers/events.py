@@ -22,7 +22,9 @@ _CUT_OFF = Note("truncated", "the last record is cut off: the file was still bei
 _LENGTH = struct.Struct("<Q").unpack_from
 _HEADER, _FOOTER = 12, 4
 #: `events.out.tfevents.<seconds>.<host>.<pid>.<number>`, with `.v2` behind it when TensorFlow 2 wrote it.
-_NAME = re.compile(r"tfevents\.(\d{9,11})(?:\.(?:.*?\.)?(\d+)\.(\d+))?(?:\.v2)?$")
+#: Older writers and tensorboardX end the name at the host.
+_BEGAN = re.compile(r"tfevents\.(\d{9,11})(?!\d)")
+_WRITER = re.compile(r"\.(\d+)\.(\d+)(?:\.v2)?$")
 #: struct format of a scalar's bytes by TensorFlow's number of its type.
 _FORMATS = {1: "<f", 2: "<d", 3: "<i", 4: "<B", 5: "<h", 6: "<b", 9: "<q", 10: "<?", 17: "<H", 19: "<e", 22: "<I", 23: "<Q"}
 _BFLOAT16, _HALF, _STRING = 14, 19, 7
@@ -75,9 +77,9 @@ def read(path: Path) -> EventFile:
     from google.protobuf.message import DecodeError  # here: only those who read event files wait for it
     from tensorboard.compat.proto import event_pb2
 
-    named = _NAME.search(path.name)
-    began, process, number = named.groups() if named else ("0", None, None)
-    found = EventFile(path, order=(int(began), int(number or 0), path.name), process=process or "")
+    began, writer = _BEGAN.search(path.name), _WRITER.search(path.name)
+    order = (int(began[1]) if began else 0, int(writer[2]) if writer else 0, path.name)
+    found = EventFile(path, order=order, process=writer[1] if writer else "")
     parse = event_pb2.Event.FromString
     n = 0
     try:

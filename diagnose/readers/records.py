@@ -14,7 +14,7 @@ from typing import Any
 
 from diagnose.errors import NotALog
 from diagnose.model import Note, Row, Run, Setting
-from diagnose.names import EPOCH, LEARNING_RATE
+from diagnose.names import EPOCH, EVAL_LOSS, GRAD_NORM, LEARNING_RATE, TRAIN_LOSS, canonical
 from diagnose.readers.keys import Key, resolve, step_key, whole
 from diagnose.readers.segments import continue_epochs, segments
 from diagnose.readers.total import with_total
@@ -26,6 +26,8 @@ Record = Mapping[str, Any]
 _BLANK = frozenset({"", "no log", "-", "--", "none", "null", "n/a", "na"})
 #: Keys that say which data set a row is about, as MMDetection and many own loops write them.
 _SPLIT_KEYS = ("mode", "split", "phase", "stage", "subset", "type")
+#: Metrics whatever is logged under their names.
+_METRICS = frozenset({TRAIN_LOSS, EVAL_LOSS, GRAD_NORM, LEARNING_RATE})
 _NOT_A_CURVE = frozenset({EPOCH, LEARNING_RATE})
 
 
@@ -34,12 +36,16 @@ class _Said:
     """What happened on the way and has to be told."""
 
     bad: Counter[str] = field(default_factory=Counter)
+    texts: Counter[str] = field(default_factory=Counter)
+    numbers: set[str] = field(default_factory=set)
     no_step: int = 0
     counted: bool = False
 
     def notes(self, n: int) -> list[Note]:
         notes = []
-        for key, count in self.bad.items():
+        # A key that only ever held texts, such as a name or a date, is no metric.
+        texts = {key: n for key, n in self.texts.items() if key in self.numbers or canonical(key) in _METRICS}
+        for key, count in (self.bad + Counter(texts)).items():
             text = f"{count} values of {key} are not numbers and were dropped"
             notes.append(Note("not-a-number", text))
         if self.no_step:
@@ -78,7 +84,9 @@ def runs_of(
     keys, key_notes = resolve(counts)
     said = _Said()
     rows = _rows(kept, keys, step_key(counts), said, epoch_as_step)
-    if not any(row.values.keys() - _NOT_A_CURVE for row in rows):
+    timed = step_key(counts) is not None or EPOCH in keys.values()
+    curves = {name for row in rows for name in row.values} - _NOT_A_CURVE
+    if not (curves if timed else any(name.endswith("loss") for name in curves)):
         told = ", ".join(list(counts)[:6]) if counts else "nothing but a summary"
         raise NotALog(f"no loss and no other metric in its {len(records)} rows: they hold {told}")
     rows, epoch_notes = continue_epochs(rows)
@@ -124,7 +132,7 @@ def _rows(
         if step is None and last is not None and all(n.startswith("eval/") for n in values):
             step = last  # a final evaluation that was logged without a step
         if step is None:
-            said.no_step += 1
+            said.no_step += not _METRICS.isdisjoint(values)
             continue
         last = step
         drafts.append((step, values, epoch))
@@ -144,12 +152,15 @@ def _values(record: Record, keys: Mapping[str, Key], said: _Said) -> tuple[dict[
             continue
         value = raw if type(raw) is float else number(raw)
         if value is None:
-            if raw is not None and not (isinstance(raw, str) and raw.strip().lower() in _BLANK):
+            if isinstance(raw, str):
+                said.texts[key] += raw.strip().lower() not in _BLANK
+            elif raw is not None:
                 said.bad[key] += 1
         elif name == EPOCH:
             epoch = value
         else:
             values[name] = value
+            said.numbers.add(key)
     return values, epoch
 
 

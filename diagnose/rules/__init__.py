@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from diagnose.rules.base import Example, Rule, Watch, threshold
+from diagnose.rules.best_checkpoint_passed import BestCheckpointPassed
 from diagnose.rules.collapsed_loss import CollapsedLoss
+from diagnose.rules.epoch_staircase import EpochStaircase
 from diagnose.rules.exploding_gradient import ExplodingGradient
 from diagnose.rules.flat_loss import FlatLoss
 from diagnose.rules.hidden_nan import HiddenNan
@@ -15,8 +17,11 @@ from diagnose.rules.mixed_runs import MixedRuns
 from diagnose.rules.nan_eval import NanEval
 from diagnose.rules.nan_loss import NanLoss
 from diagnose.rules.no_gradient import NoGradient
+from diagnose.rules.plateau import Plateau
 from diagnose.rules.scaled_loss import ScaledLoss
+from diagnose.rules.slow_loss import SlowLoss
 from diagnose.rules.steps_go_back import StepsGoBack
+from diagnose.rules.still_learning import StillLearning
 from diagnose.rules.too_short import TooShort
 from diagnose.rules.unstable_loss import UnstableLoss
 from diagnose.rules.zero_learning_rate import ZeroLearningRate
@@ -34,9 +39,14 @@ RULES: tuple[type[Rule], ...] = (
     ExplodingGradient,
     CollapsedLoss,
     FlatLoss,
+    SlowLoss,
     ZeroLearningRate,
     NoGradient,
     Memorization,
+    EpochStaircase,
+    BestCheckpointPassed,
+    Plateau,
+    StillLearning,
     StepsGoBack,
     MixedRuns,
     ScaledLoss,

@@ -10,14 +10,12 @@ from typing import ClassVar
 from diagnose import prescribe
 from diagnose.chance import guessing_among
 from diagnose.curves import Curves, Track
+from diagnose.evaluations import any_metric_gained, falls_steadily
 from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
-from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS, direction, error_share_gained, is_eval_loss
+from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 from diagnose.stats import median, trend
 
-#: Kendall's tau of evaluations that go down in order, and the least gain that counts as one at all.
-_IN_ORDER = -0.6
-_LEAST_GAIN = 0.002
 _LEVEL = [1.39, 1.38, 1.4, 1.39, 1.37, 1.4, 1.38, 1.41, 1.39, 1.4, 1.38, 1.39]
 
 
@@ -65,6 +63,7 @@ class FlatLoss(Rule):
     eval_moved: float = threshold(
         0.02, unit="share of the start", low=0.0, high=1.0, source="as moved; evaluations have less noise"
     )
+    metric_gain: float = threshold(0.1, unit="share of the error", low=0.0, high=1.0, source="a task that improved")
     points: int = threshold(8, unit="points", low=8, high=10_000, source="with six after the first third a trend can be told")
     confirm: float = threshold(
         1.2, unit="ratio of the points", low=1.0, high=10.0, source="a second look, since the test is made at every point"
@@ -125,7 +124,7 @@ class _FlatLossWatch(Watch):
             return NOTHING
         if "loss-divergence" in curves.found or "zero-loss" in curves.found:
             return NOTHING
-        if not self._has_enough(track, curves) or _rate_still_rises(curves):
+        if not self._has_enough(track, curves) or curves.is_warming_up:
             return NOTHING
         evidence = self._evidence(track, curves)
         if evidence is None:
@@ -147,17 +146,16 @@ class _FlatLossWatch(Watch):
     def _evidence(self, track: Track, curves: Curves) -> list[Evidence] | None:
         rule, step = self.rule, track.last_step
         logs, steps = track.blocks.values, track.blocks.steps
-        start = math.log(max(track.head[0], track.start, track.floor))
-        moved = start - median(logs[-max(3, len(logs) // 4) :])
-        evals = self._eval_evidence(curves)
-        if abs(moved) > rule.moved or evals is None:
+        moved = track.start_log - median(logs[-max(3, len(logs) // 4) :])
+        evals = self._eval_evidence(curves) if abs(moved) <= rule.moved else None
+        if evals is None:
             return None
         found = [Evidence(f"{TRAIN_LOSS} away from its start", abs(moved), "<=", rule.moved, "share", step), *evals]
         if len(evals) and curves.eval_losses[0].n >= rule.evals:
             return found
         if track.n < rule.points:
             return None
-        if _error_of_fall(track) > rule.error:
+        if track.fall_error > rule.error:
             return None  # the noise hides any fall of this size
         third = len(logs) // 3
         test = trend(steps[third:], logs[third:])
@@ -174,24 +172,17 @@ class _FlatLossWatch(Watch):
 
     def _eval_evidence(self, curves: Curves) -> list[Evidence] | None:
         """That the evaluations have not moved either; empty when there are too few, None when they have."""
-        found = []
+        rule, found = self.rule, []
         for track in curves.eval_losses:
             if track.n < 2 or track.goes_negative or track.best <= 0 or track.head[0] <= 0:  # noqa: PLR2004
                 continue
             gained = math.log(track.head[0] / track.best)
             away = abs(median(track.recent_logs(3)) - math.log(track.head[0]))
-            if gained > self.rule.eval_moved or away > self.rule.moved or _falls_steadily(track, gained):
+            if gained > rule.eval_moved or away > rule.moved or falls_steadily(track, gained):
                 return None
-            found.append(
-                Evidence(f"{track.name} gained since its first", gained, "<=", self.rule.eval_moved, "share", track.last_step)
-            )
-        for name, first in self.first_metrics.items():
-            way = direction(name)
-            if is_eval_loss(name) or way is None or not math.isfinite(first):
-                continue
-            if error_share_gained(first, median(curves[name].recent(3) or [first]), way) > 5 * self.rule.eval_moved:
-                return None
-        return found
+            what = f"{track.name} gained since its first"
+            found.append(Evidence(what, gained, "<=", rule.eval_moved, "share", track.last_step))
+        return None if any_metric_gained(self.first_metrics, curves, rule.metric_gain) else found
 
     def _tell(self, track: Track, step: int, curves: Curves, evidence: list[Evidence]) -> Finding:
         frozen = self.same_evals >= self.rule.evals
@@ -206,7 +197,7 @@ class _FlatLossWatch(Watch):
             message += f"; ln {k} = {math.log(k):.4g}: it guesses"
         planned = curves.planned_steps
         long = step - track.first_step >= self.rule.stop_steps and (planned is None or step >= self.rule.stop_share * planned)
-        sure = long and _error_of_fall(track) <= self.rule.error / 3
+        sure = long and track.fall_error <= self.rule.error / 3
         frozen = frozen and step >= self.rule.frozen_steps
         was_sure = self.open is not None and self.open.severity is Severity.ERROR
         return self.finding(
@@ -238,28 +229,6 @@ class _FlatLossWatch(Watch):
                 f"needs {self.rule.points} logs of {TRAIN_LOSS} over {self.rule.steps} steps or {self.rule.evals} evaluations"
             )
         return None
-
-
-def _error_of_fall(track: Track) -> float:
-    """Standard error of the fall that a straight line through all points would show, in shares of the loss."""
-    return (track.noise or 0.0) * math.sqrt(12.0 / track.n)
-
-
-def _falls_steadily(track: Track, gained: float) -> bool:
-    """Whether the evaluations go down in order, by more than their noise: slow, but not flat."""
-    logs = track.blocks.values
-    test = trend(track.blocks.steps, logs)
-    least = max(_LEAST_GAIN, 2 * (track.noise or 0.0))
-    return test is not None and test.tau <= _IN_ORDER and gained > least
-
-
-def _rate_still_rises(curves: Curves) -> bool:
-    """Whether the run is still in its warm-up, as far as the logged rate tells."""
-    rates = curves.get(LEARNING_RATE)
-    if rates is None or rates.n < 4:  # noqa: PLR2004 - too few to tell a rise
-        return False
-    recent = rates.recent(4)
-    return all(a < b for a, b in zip(recent, recent[1:], strict=False))
 
 
 def _cure(curves: Curves, *, frozen: bool, guesses: bool) -> Prescription:

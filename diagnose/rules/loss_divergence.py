@@ -118,7 +118,7 @@ class _LossDivergenceWatch(Watch):
             return self._maybe_resolve(track, low, step)
         if self.open is not None and self.open.metric != track.name:
             return NOTHING  # the other metric tells the story already
-        past_start = track.logs[-1] > _start(track) and level > _start(track)
+        past_start = track.logs[-1] > track.start_log and level > track.start_log
         said = f"{track.name} climbed from {math.exp(low.best):.4g} (step {low.step}) to {math.exp(level):.4g} and stays up"
         if past_start:
             said += ", above where it started"
@@ -137,7 +137,7 @@ class _LossDivergenceWatch(Watch):
         rule = self.rule
         held = quantile(track.recent_logs(_window(track.n)), 0.25)
         climb = held - low.best
-        progress = max(_start(track) - low.best, 1e-3)
+        progress = max(track.start_log - low.best, 1e-3)
         noise = track.noise
         ratio, share = math.exp(climb), climb / progress
         if ratio < rule.climb or share < rule.share or (noise is not None and climb < rule.height * noise):
@@ -190,11 +190,6 @@ def _window(n: int) -> int:
     """How many recent points have to be up: few in a short run, a twelfth of a long one, within a Track's memory."""
     few = 3 if n < 10 else LEVEL  # noqa: PLR2004 - below ten points five would be half the run
     return min(32, max(few, n // 12))
-
-
-def _start(track: Track) -> float:
-    """Where the metric began, as a logarithm: its first point or the level of its first three, whichever is higher."""
-    return math.log(max(track.head[0], track.start, track.floor))
 
 
 def _train_level(curves: Curves) -> float | None:

@@ -50,7 +50,7 @@ class LossSpike(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     also: ClassVar[tuple[str, ...]] = ("eval/*",)
 
-    height: float = threshold(6.0, unit="sd", low=2.0, high=100.0, source="1e-9 for normal noise; heavy tails need the room")
+    height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="1 in 3 million for normal noise")
     ratio: float = threshold(1.8, unit="ratio", low=1.05, high=100.0, source="labelled curves: smaller jumps were called noise")
     eval_ratio: float = threshold(1.5, unit="ratio", low=1.05, high=100.0, source="as ratio; an evaluation averages more")
     patience: int = threshold(8, unit="points", low=1, high=1000, source="labelled spikes came back within a few logs")

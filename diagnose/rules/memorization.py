@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from diagnose import prescribe
-from diagnose.curves import WINDOW, Curves, Track
+from diagnose.curves import Curves, Track
+from diagnose.evaluations import Minimum, improving_metric, train_log
 from diagnose.model import Evidence, Finding, Row, Severity, Status
-from diagnose.names import EVAL_LOSS, TRAIN_LOSS, Direction, direction, error_share_gained, is_eval_loss
-from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
-from diagnose.stats import median, noise_scale, trend
+from diagnose.names import EVAL_LOSS, TRAIN_LOSS
+from diagnose.rules.base import Example, Rule, Watch, threshold
 
 _FALLING = [2.0, 1.6, 1.3, 1.1, 0.9, 0.7, 0.5, 0.35, 0.25, 0.18]
-
-
-#: From this many evaluations on the present level is the median of five, before that of three.
-_MANY = 10
-#: Either can rise at the other's cost, so neither alone says that a model improves.
-_HALF_METRICS = frozenset({"eval/precision", "eval/recall"})
 
 
 @dataclass(frozen=True)
@@ -113,158 +107,102 @@ class Memorization(Rule):
         return _MemorizationWatch(self)
 
 
-@dataclass
-class _Since:
-    """One evaluation set since its minimum."""
-
-    step: int
-    count: int
-    log: float
-    before: float | None
-    epoch: float | None
-    train: float | None
-    metrics: dict[str, float]
-    steps: list[int] = field(default_factory=list)
-    logs: list[float] = field(default_factory=list)
-    n: int = 0
-    open: Finding | None = None
-
-    @property
-    def base(self) -> float:
-        """The level at the minimum: the middle one of it and its neighbours, so that one lucky low does not set it."""
-        around = [self.log, *([] if self.before is None else [self.before]), *self.logs[:1]]
-        return median(around) if len(around) == 3 else self.log  # noqa: PLR2004 - both neighbours are there
-
-
 class _MemorizationWatch(Watch):
     rule: Memorization
 
     def __init__(self, rule: Memorization) -> None:
         super().__init__(rule)
-        self.sets: dict[str, _Since] = {}
+        self.minima: dict[str, Minimum] = {}
+        self.open: dict[str, Finding] = {}
 
     def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
         said: list[Finding] = []
         for track in curves.eval_losses:
             value = row.values.get(track.name)
             if value is not None and math.isfinite(value):
-                said += self._see_eval(track, row, curves)
+                said += self._see_eval(track, curves)
         return said
 
-    def _see_eval(self, track: Track, row: Row, curves: Curves) -> list[Finding]:
-        log = track.logs[-1]
-        since = self.sets.get(track.name)
-        if since is None or log < since.log:
-            before = track.logs[-2] if track.n > 1 else None
-            train = _train_log(curves, 3)
-            metrics = {k: t.last for k, t in curves.tracks.items() if k.startswith("eval/") and t.last_step == row.step}
-            self.sets[track.name] = _Since(row.step, track.n, log, before, curves.epoch, train, metrics)
-            return [] if since is None or since.open is None else [self._resolve(since.open, row.step)]
-        since.steps.append(row.step)
-        since.logs.append(log)
-        since.n += 1
-        if len(since.logs) > WINDOW:
-            del since.steps[1], since.logs[1]  # the first is a neighbour of the minimum
-        if since.train is None:
-            since.train = _train_log(curves, 3)
-        evidence = self._evidence(track, since, curves)
+    def _see_eval(self, track: Track, curves: Curves) -> list[Finding]:
+        low = self.minima.get(track.name)
+        if low is None or track.logs[-1] < low.log:
+            self.minima[track.name] = Minimum.at(track, curves)
+            past = self.open.pop(track.name, None)
+            return [] if past is None else [self._resolve(past, track.last_step)]
+        low.add(track, curves)
+        evidence = self._evidence(track, low, curves)
         if evidence is None:
             return []
-        since.open = self._tell(track, since, row, curves, evidence)
-        return [since.open]
+        self.open[track.name] = self._tell(track, low, curves, evidence)
+        return [self.open[track.name]]
 
-    def _evidence(self, track: Track, since: _Since, curves: Curves) -> list[Evidence] | None:
+    def _evidence(self, track: Track, low: Minimum, curves: Curves) -> list[Evidence] | None:
         """The comparisons that show memorization; None where they do not hold."""
-        rule, m = self.rule, since.n
-        if m < 2:  # noqa: PLR2004 - one evaluation above the minimum is noise
+        rule, n, step, noise = self.rule, low.n_since, track.last_step, track.noise
+        if n < 2:  # noqa: PLR2004 - one evaluation above the minimum is noise
             return None
-        step, noise = since.steps[-1], track.noise
-        last = since.logs[-(3 if track.n < _MANY else 5) :]
-        # Without a noise to measure against, every one of the last evaluations has to be up.
-        now = median(last) if noise is not None and len(last) > 2 else min(last)  # noqa: PLR2004 - no median of two
-        rise = math.expm1(now - since.base)
-        high = noise is None or now - since.base >= rule.height * noise
-        up = Evidence(f"{track.name} above its minimum", rise, ">=", rule.rise, "share", step)
-        found: list[Evidence] | None = None
-        if rise >= rule.rise and high:
-            found = [up]
-        elif rise >= rule.clear_rise and m >= rule.patience and noise is not None and high:
-            z = (now - since.base) / noise if noise > 0 else math.inf
+        risen = low.risen(track)
+        rise, what = math.expm1(risen), f"{track.name} above its minimum"
+        is_high = noise is None or risen >= rule.height * noise
+        if rise >= rule.rise and is_high:
+            found = [Evidence(what, rise, ">=", rule.rise, "share", step)]
+        elif rise >= rule.clear_rise and n >= rule.patience and noise is not None and is_high:
+            z = risen / noise if noise > 0 else math.inf
             found = [
-                Evidence(up.what, rise, ">=", rule.clear_rise, "share", step),
-                Evidence(f"{track.name} above its minimum", z, ">=", rule.height, "sd", step),
+                Evidence(what, rise, ">=", rule.clear_rise, "share", step),
+                Evidence(what, z, ">=", rule.height, "sd", step),
             ]
-        elif rise >= max(rule.steady_rise, noise or 0.0) and m > rule.patience:
-            test = trend([since.step, *since.steps], [since.log, *since.logs])
-            if test is not None and test.tau > 0 and test.p < rule.chance:
-                found = [
-                    Evidence(up.what, rise, ">=", rule.steady_rise, "share", step),
-                    Evidence("chance of so steady a rise", test.p, "<", rule.chance, "", step),
-                ]
-        return None if found is None else self._with_train(found, since, curves)
-
-    def _with_train(self, found: list[Evidence], since: _Since, curves: Curves) -> list[Evidence] | None:
-        """The evidence with what the training loss did meanwhile; None where it did not fall."""
-        rule, train = self.rule, curves.train
-        now = _train_log(curves, 3)
-        if train is None or now is None or since.train is None:
-            # Nothing to hold the rise against: only one that chance cannot explain counts.
-            test = trend([since.step, *since.steps], [since.log, *since.logs])
-            if test is None or test.tau <= 0 or test.p >= rule.chance:
+        elif rise >= max(rule.steady_rise, noise or 0.0) and n > rule.patience:
+            steady = self._steadiness(low, step)
+            if steady is None:
                 return None
-            return [*found, Evidence("chance of so steady a rise", test.p, "<", rule.chance, "", since.steps[-1])]
+            found = [Evidence(what, rise, ">=", rule.steady_rise, "share", step), steady]
+        else:
+            return None
+        return self._with_train(found, low, curves)
+
+    def _steadiness(self, low: Minimum, step: int) -> Evidence | None:
+        """That chance does not explain so steady a rise; None where it might."""
+        test = low.trend()
+        if test is None or test.tau <= 0 or test.p >= self.rule.chance:
+            return None
+        return Evidence("chance of so steady a rise", test.p, "<", self.rule.chance, "", step)
+
+    def _with_train(self, found: list[Evidence], low: Minimum, curves: Curves) -> list[Evidence] | None:
+        """The evidence with what the training loss did meanwhile; None where it did not fall."""
+        rule, train, now, step = self.rule, curves.train, train_log(curves), curves.last_step
+        if train is None or now is None or low.train is None:
+            # Nothing to hold the rise against: only one that chance cannot explain counts.
+            steady = self._steadiness(low, step)
+            return None if steady is None else [*found, steady]
         if train.last <= train.floor:
-            return [*found, Evidence(f"{TRAIN_LOSS} at its floor", train.last, "<=", train.floor, "", since.steps[-1])]
-        fallen = -math.expm1(now - since.train)
+            return [*found, Evidence(f"{TRAIN_LOSS} at its floor", train.last, "<=", train.floor, "", step)]
+        fallen = -math.expm1(now - low.train)
         if fallen < rule.fall:
             return None
-        return [*found, Evidence(f"{TRAIN_LOSS} fallen since the minimum", fallen, ">=", rule.fall, "share", since.steps[-1])]
+        return [*found, Evidence(f"{TRAIN_LOSS} fallen since the minimum", fallen, ">=", rule.fall, "share", step)]
 
-    def _tell(self, track: Track, since: _Since, row: Row, curves: Curves, evidence: list[Evidence]) -> Finding:
-        low = math.exp(since.log)
-        message = f"{track.name} rose to {track.last:.4g} from its minimum {low:.4g} at step {since.step}"
+    def _tell(self, track: Track, low: Minimum, curves: Curves, evidence: list[Evidence]) -> Finding:
+        rule, told = self.rule, self.open.get(track.name)
+        message = f"{track.name} rose to {track.last:.4g} from its minimum {math.exp(low.log):.4g} at step {low.step}"
         if evidence[-1].unit == "share" and evidence[-1].what.startswith(TRAIN_LOSS):
             message += f" while {TRAIN_LOSS} fell by {100 * evidence[-1].value:.0f} %"
-        better = self._improved_metric(since, curves)
+        late = max(rule.patience + 1, int(rule.patience_share * low.n_since))
+        better = improving_metric(low.metrics, curves, rule.metric_gain, rule.height, late)
         if better is not None:
             message += f"; but {better} still improves, so judge by the metric that you care about"
-        patience = max(self.rule.patience, self.rule.patience_share * since.count)
-        sure = better is None and since.n >= patience
-        first = since.steps[0] if since.open is None else since.open.first_step
-        was_sure = since.open is not None and since.open.severity is Severity.ERROR
+        is_sure = better is None and low.n_since >= max(rule.patience, rule.patience_share * low.count)
+        was_sure = told is not None and told.severity is Severity.ERROR
+        why = f"{track.name} was lowest at step {low.step} and has risen since"
         return self.finding(
             track.name,
-            first,
-            row.step,
+            low.steps[0] if told is None else told.first_step,
+            track.last_step,
             message,
             *evidence,
-            severity=Severity.ERROR if sure or was_sure else Severity.WARNING,
-            prescription=prescribe.fewer_epochs(
-                curves, since.epoch, f"{track.name} was lowest at step {since.step} and has risen since"
-            ),
+            severity=Severity.ERROR if is_sure or was_sure else Severity.WARNING,
+            prescription=prescribe.fewer_epochs(curves, low.epoch, why),
         )
-
-    def _improved_metric(self, since: _Since, curves: Curves) -> str | None:
-        """A task metric that has gained clearly since the minimum of the loss and was at its best only lately."""
-        late = max(self.rule.patience + 1, int(self.rule.patience_share * since.n))
-        for name, then in since.metrics.items():
-            way, track = direction(name), curves.tracks[name]
-            values = track.recent(WINDOW)
-            if is_eval_loss(name) or way is None or not math.isfinite(then) or not values or name in _HALF_METRICS:
-                continue
-            now = median(values[-3:])
-            noise = noise_scale(values)
-            best = max(values) if way is Direction.HIGHER else min(values)
-            is_late = best in values[-late:]
-            gained = error_share_gained(then, now, way)
-            # A gain of this size has to exceed the metric's noise; a smaller one has to exceed it clearly.
-            is_large = gained >= self.rule.metric_gain and (noise is None or abs(now - then) >= noise)
-            is_clear = (
-                gained >= 0.5 * self.rule.metric_gain and noise is not None and abs(now - then) >= self.rule.height * noise
-            )
-            if is_late and (is_large or is_clear):
-                return f"{name} ({then:.4g} then, {now:.4g} now)"
-        return None
 
     def _resolve(self, past: Finding, step: int) -> Finding:
         return self.finding(
@@ -276,11 +214,3 @@ class _MemorizationWatch(Watch):
             severity=Severity.INFO,
             status=Status.RESOLVED,
         )
-
-
-def _train_log(curves: Curves, k: int) -> float | None:
-    """The level of the training loss, as a logarithm; None where too little was logged or logarithms mean nothing."""
-    track = curves.train
-    if track is None or track.n < 2 or track.goes_negative:  # noqa: PLR2004 - one point is no level
-        return None
-    return median(track.recent_logs(k))

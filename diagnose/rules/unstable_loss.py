@@ -49,7 +49,7 @@ class UnstableLoss(Rule):
 
     spikes: int = threshold(3, unit="spikes", low=2, high=100, source="one is chance, two may be one broken item seen twice")
     within: int = threshold(50, unit="points", low=3, high=10_000, source="labelled curves: calm runs had them 60 points apart")
-    height: float = threshold(6.0, unit="sd", low=2.0, high=100.0, source="as for loss-spike")
+    height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="as for loss-spike")
     ratio: float = threshold(1.8, unit="ratio", low=1.05, high=100.0, source="as for loss-spike")
     eval_noise: float = threshold(
         0.35, unit="share of the value", low=0.05, high=10.0, source="healthy labelled curves stay below 0.21"

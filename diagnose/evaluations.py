@@ -1,0 +1,135 @@
+"""What evaluations say over time: where the minimum was, whether they fall in order, whether a task metric gained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from diagnose.curves import WINDOW, Curves, Track
+from diagnose.names import Direction, direction, error_share_gained, is_eval_loss
+from diagnose.stats import Trend, median, noise_scale, trend
+
+#: Either can rise at the other's cost, so neither alone says that a model improves.
+_HALF_METRICS = frozenset({"eval/precision", "eval/recall"})
+#: From this many evaluations on the present level is the median of five, before that of three.
+_MANY = 10
+#: Kendall's tau of evaluations that go down in order, and the least gain that counts as one at all.
+_IN_ORDER = -0.6
+_LEAST_GAIN = 0.002
+
+
+@dataclass
+class Minimum:
+    """The lowest evaluation loss so far, and the evaluations since.
+
+    Args:
+        step: where it was.
+        count: evaluations up to it.
+        log: its logarithm.
+        before: logarithm of the evaluation before it; None for the first.
+        epoch: where it was, when the log tells.
+        train: level of the training loss then, as a logarithm; None while it is not known.
+        metrics: the other evaluation metrics then.
+    """
+
+    step: int
+    count: int
+    log: float
+    before: float | None
+    epoch: float | None
+    train: float | None
+    metrics: Mapping[str, float]
+    n_since: int = 0
+    steps: list[int] = field(default_factory=list)
+    logs: list[float] = field(default_factory=list)
+
+    @staticmethod
+    def at(track: Track, curves: Curves) -> Minimum:
+        """The minimum at the last evaluation of `track`."""
+        step = track.last_step
+        metrics = {k: t.last for k, t in curves.tracks.items() if k.startswith("eval/") and t.last_step == step}
+        before = track.logs[-2] if track.n > 1 else None
+        return Minimum(step, track.n, track.logs[-1], before, curves.epoch, train_log(curves), metrics)
+
+    def add(self, track: Track, curves: Curves) -> None:
+        """Take in the last evaluation of `track`, which is no new minimum."""
+        self.steps.append(track.last_step)
+        self.logs.append(track.logs[-1])
+        self.n_since += 1
+        if len(self.logs) > WINDOW:
+            del self.steps[1], self.logs[1]  # the first is a neighbour of the minimum
+        if self.train is None:
+            self.train = train_log(curves)
+
+    @property
+    def base(self) -> float:
+        """The level at the minimum: the middle one of it and its neighbours, so that one lucky low does not set it."""
+        around = [self.log, *([] if self.before is None else [self.before]), *self.logs[:1]]
+        return median(around) if len(around) == 3 else self.log  # noqa: PLR2004 - both neighbours are there
+
+    def risen(self, track: Track) -> float:
+        """How far the present level is above the base, in logarithms.
+
+        Without a noise to measure against, every one of the last evaluations has to be up.
+        """
+        last = self.logs[-(3 if track.n < _MANY else 5) :]
+        is_level = track.noise is not None and len(last) > 2  # noqa: PLR2004 - two have no median
+        return (median(last) if is_level else min(last)) - self.base
+
+    def trend(self) -> Trend | None:
+        """The trend from the minimum on; None for fewer than four evaluations with it."""
+        return trend([self.step, *self.steps], [self.log, *self.logs])
+
+
+def train_log(curves: Curves) -> float | None:
+    """The level of the training loss, as a logarithm; None where too little was logged or logarithms mean nothing."""
+    track = curves.train
+    if track is None or track.n < 2 or track.goes_negative:  # noqa: PLR2004 - one point is no level
+        return None
+    return median(track.recent_logs(3))
+
+
+def improving_metric(then: Mapping[str, float], curves: Curves, gain: float, height: float, late: int) -> str | None:
+    """A task metric that has gained since `then` and was at its best only lately, in words; None without one.
+
+    Args:
+        then: evaluation metrics at the minimum of the loss.
+        curves: the run so far.
+        gain: share of the error that a metric has to gain, beyond its own noise; half of it counts beyond `height` noises.
+        height: in standard deviations of one evaluation.
+        late: among how many last evaluations its best has to be.
+    """
+    for name, before in then.items():
+        way, values = direction(name), curves.tracks[name].recent(WINDOW)
+        if is_eval_loss(name) or way is None or not math.isfinite(before) or not values or name in _HALF_METRICS:
+            continue
+        now, noise = median(values[-3:]), noise_scale(values)
+        best = max(values) if way is Direction.HIGHER else min(values)
+        if best not in values[-late:]:
+            continue
+        gained, moved = error_share_gained(before, now, way), abs(now - before)
+        is_large = gained >= gain and (noise is None or moved >= noise)
+        is_clear = gained >= 0.5 * gain and noise is not None and moved >= height * noise
+        if is_large or is_clear:
+            return f"{name} ({before:.4g} then, {now:.4g} now)"
+    return None
+
+
+def any_metric_gained(first: Mapping[str, float], curves: Curves, gain: float) -> bool:
+    """Whether any task metric has gained that share of its error since its first value."""
+    for name, before in first.items():
+        way = direction(name)
+        if is_eval_loss(name) or way is None or not math.isfinite(before):
+            continue
+        if error_share_gained(before, median(curves[name].recent(3) or [before]), way) > gain:
+            return True
+    return False
+
+
+def falls_steadily(track: Track, gained: float) -> bool:
+    """Whether the evaluations go down in order, by more than their noise: slow, but not flat."""
+    if gained <= max(_LEAST_GAIN, 2 * (track.noise or 0.0)):
+        return False
+    test = trend(track.blocks.steps, track.blocks.values)
+    return test is not None and test.tau <= _IN_ORDER
