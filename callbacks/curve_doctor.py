@@ -99,7 +99,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             say(f"curve-doctor: {finding_line(finding)}")
         if decision.because is not None and not self._stopped:
             self._stopped = True
-            keep = "" if decision.best_step is None else f"; the best checkpoint is that of step {decision.best_step}"
+            keep = "" if decision.best_step is None else f"; the evaluation was best at step {decision.best_step}"
             said = "stops the run" if self.stop else "would stop the run (stop=False)"
             say(f"curve-doctor: {said} at step {decision.step} for {decision.because.name}{keep}")
             self._write(args.output_dir)

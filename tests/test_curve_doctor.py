@@ -341,3 +341,8 @@ def test_rules_can_be_chosen_and_tuned(tmp_path: Path) -> None:
 def test_it_can_be_built_again_from_json() -> None:
     options = {"stop": False, "select": ["CD1"], "ignore": ["CD103"], "thresholds": {"nan-loss": {"confirm": 3}}}
     assert CurveDoctor(**json.loads(json.dumps(options))).stop is False
+
+
+def test_the_callback_stays_thin() -> None:
+    """Statistics belong to the engine, and other callbacks to files of their own."""
+    assert len(Path(curve_doctor.__file__).read_text().splitlines()) <= 150

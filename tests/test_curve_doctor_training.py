@@ -140,7 +140,7 @@ def test_memorization_is_stopped_and_the_best_is_loaded(run_of: Callable[[str], 
     assert report.best.step == report.stop.best_step == run.trainer.state.best_global_step < run.last_step
     assert run.trainer.state.best_model_checkpoint == str(run.folder / f"checkpoint-{report.best.step}")
     assert run.trainer.evaluate()["eval_loss"] == pytest.approx(report.best.value)
-    assert f"the best checkpoint is that of step {report.best.step}" in run.out
+    assert f"the evaluation was best at step {report.best.step}" in run.out
 
 
 def test_a_healthy_run_is_left_alone(run_of: Callable[[str], Trained]) -> None:
@@ -148,7 +148,7 @@ def test_a_healthy_run_is_left_alone(run_of: Callable[[str], Trained]) -> None:
     assert run.last_step == 200
     assert not run.report.stop.stop
     assert run.report.verdict is Verdict.HEALTHY
-    assert "curve-doctor: " not in run.out
+    assert "curve-doctor: stops" not in run.out
     assert "HEALTHY" in run.out
 
 
