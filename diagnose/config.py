@@ -76,8 +76,10 @@ def rules_from(
     if not kept:
         raise ConfigError("no rule is left to apply: select names none, or ignore takes out all of them")
     values: dict[type[Rule], dict[str, float]] = {}
+    if thresholds is not None and not isinstance(thresholds, Mapping):
+        raise ConfigError(f"thresholds must be a table of rules, got {thresholds!r}")
     for key, given in (thresholds or {}).items():
-        rule = find_rule(key)
+        rule = find_rule(str(key))
         if rule in values:
             raise ConfigError(f"the thresholds of {rule.name} are given twice, by name and by code")
         values[rule] = _thresholds(rule, given)
@@ -168,6 +170,8 @@ def _strings(key: str, value: Any) -> tuple[str, ...]:
 
 def _matching(wanted: str | Iterable[str]) -> set[type[Rule]]:
     texts = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(texts, Iterable):
+        raise ConfigError(f"expected codes or names of rules, got {wanted!r}")
     found: set[type[Rule]] = set()
     for text in (part.strip() for given in texts for part in str(given).split(",")):
         if not text:
@@ -188,7 +192,7 @@ def _thresholds(rule: type[Rule], given: Mapping[str, float]) -> dict[str, float
     values: dict[str, float] = {}
     for name, value in given.items():
         if name not in fields:
-            raise ConfigError(_unknown(f"threshold of {rule.name}", name, list(fields)))
+            raise ConfigError(_unknown(f"threshold of {rule.name}", str(name), list(fields)))
         is_count = fields[name].type in ("int", int)
         if is_count and isinstance(value, float):
             if not value.is_integer():

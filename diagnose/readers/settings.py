@@ -27,7 +27,7 @@ _ARGUMENTS = (
 )  # fmt: skip
 #: What the Trainer writes for "no limit" on epochs when the data set has no length.
 _ENDLESS = 2**63 - 1
-_LIMIT = 1 << 20
+_LIMIT = 1 << 24
 
 
 def from_state(state: Mapping[str, Any]) -> dict[str, Setting]:
