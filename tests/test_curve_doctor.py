@@ -320,8 +320,12 @@ def test_an_unknown_option_names_the_known_ones() -> None:
     [
         {"stop": "yes"},
         {"report": 1},
+        {"select": 5},
         {"select": ["no-such-rule"]},
+        {"ignore": [None]},
         {"ignore": ["CD999"]},
+        {"thresholds": ["nan-loss"]},
+        {"thresholds": {5: {}}},
         {"thresholds": {"nan-loss": {"confirm": -1}}},
         {"thresholds": {"nan-loss": {"no_such": 1}}},
         {"thresholds": {"no-such-rule": {"confirm": 1}}},

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.train
 
 from tiny import Classifier, arguments, llama
 from torch import nn
-from transformers import LlamaForSequenceClassification, TrainerState
+from transformers import BitsAndBytesConfig, LlamaForCausalLM, LlamaForSequenceClassification, TrainerState
 
 from diagnose.callbacks.settings import read_settings
 
@@ -72,14 +72,24 @@ def test_a_loaded_model_is_fully_trained_unless_parts_are_frozen(tmp_path: Path)
     assert "method" not in settings(tmp_path, model)
 
 
-def test_a_four_bit_base_makes_it_qlora(tmp_path: Path) -> None:
+def with_lora(model: Any) -> Any:
     peft = pytest.importorskip("peft", reason="needs the train extra")
     config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    model = peft.get_peft_model(llama(64), config)
-    found = settings(tmp_path, model)
+    return peft.get_peft_model(model, config)
+
+
+def test_lora_tells_its_rank(tmp_path: Path) -> None:
+    found = settings(tmp_path, with_lora(llama(64)))
     assert (found["method"], found["lora_r"], found["lora_alpha"], found["vocab_size"]) == ("lora", 8, 16, 64)
-    model.base_model.model.is_loaded_in_4bit = True
-    assert settings(tmp_path, model)["method"] == "qlora"
+
+
+def test_a_base_loaded_in_four_bits_makes_it_qlora(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="needs the train extra")
+    llama(64).save_pretrained(tmp_path / "base")
+    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    base = LlamaForCausalLM.from_pretrained(tmp_path / "base", quantization_config=quantization, device_map={"": "cpu"})
+    found = settings(tmp_path, with_lora(base))
+    assert (found["method"], found["lora_r"], found["lora_alpha"], found["vocab_size"]) == ("qlora", 8, 16, 64)
 
 
 @pytest.mark.parametrize("quantization", [{"load_in_4bit": True}, SimpleNamespace(load_in_4bit=True)])
