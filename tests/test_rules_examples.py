@@ -120,7 +120,7 @@ class TestHiddenNan:
     def test_zero_loss_of_a_grpo_run_is_no_sign_but_a_lasting_nan_gradient_is(self):
         rewards = [0.1, 0.2, 0.1, 0.2]
         isolated = report({LOSS: [0.0] * 4, GRAD: [0.5, NAN, 0.4, 0.5], "train/reward": rewards})
-        assert "hidden-nan" not in serious(isolated)
+        assert "hidden-nan" not in [f.name for f in isolated.findings]
         assert "hidden-nan" in serious(report({LOSS: [0.0] * 4, GRAD: [NAN] * 4, "train/reward": rewards}))
 
 
@@ -193,7 +193,8 @@ class TestNanEval:
     def test_two_isolated_ones_are_two_resolved_findings(self):
         evals = [1.0, 0.9, NAN, 0.85, 0.8, NAN, 0.78, 0.77]
         found = [f for f in report({LOSS: [1.0 - 0.02 * i for i in range(8)], EVAL: evals}).findings if f.name == "nan-eval"]
-        assert [(f.first_step, f.status) for f in found] == [(30, Status.RESOLVED), (60, Status.RESOLVED)]
+        assert [(f.first_step, f.last_step) for f in found] == [(30, 50), (60, 80)]
+        assert {f.status for f in found} == {Status.RESOLVED}
 
     def test_each_evaluation_set_is_told_apart(self):
         made = report({LOSS: [2.0] * 3, "eval/a_loss": [NAN] * 3, "eval/b_loss": [1.9, INF, INF], "eval/c_loss": [1.9] * 3})
