@@ -290,6 +290,10 @@ class TestScaledLoss:
         evals = [None, None, 2.0, None, None, 1.95, None, None, 1.9]
         assert "2 times" in one(report({LOSS: losses, EVAL: evals}), "scaled-loss").message
 
+    def test_losses_before_the_last_evaluation_do_not_count(self):
+        losses, evals = [8.0, 8.0, 4.0, 4.0, 2.0, 2.0], [None, 2.0, None, 1.0, None, 0.5]
+        assert "4 times" in one(report({LOSS: losses, EVAL: evals}), "scaled-loss").message
+
 
 class TestTheLogItself:
     def test_too_short_is_inconclusive_only_when_nothing_is_wrong(self):
