@@ -39,7 +39,9 @@ class TooShort(Rule):
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind)
     hushed_by: ClassVar[tuple[str, ...]] = ("nan-loss", "hidden-nan", "zero-loss")
 
-    points: int = threshold(8, unit="points", low=1, high=1000, source="recorded runs that two readers could not judge")
+    points: int = threshold(
+        8, unit="points", low=1, high=1000, source="two readers found recorded runs of ten steps hard to judge"
+    )
     evals: int = threshold(3, unit="evaluations", low=1, high=1000, source="a fall, a minimum and a rise need three")
 
     firing: ClassVar[tuple[Example, ...]] = (

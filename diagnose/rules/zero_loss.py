@@ -49,9 +49,7 @@ class ZeroLoss(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
 
     confirm: int = threshold(3, unit="points", low=2, high=100, source="recorded healthy runs have at most two zeros in a row")
-    certain: int = threshold(
-        6, unit="points", low=2, high=1000, source="a KL-only loss without its keys starts with four zeros (recorded run)"
-    )
+    certain: int = threshold(6, unit="points", low=2, high=1000, source="a recorded KL-only loss starts with four zeros")
     period: int = threshold(16, unit="points", low=2, high=1000, source="largest usual gradient accumulation")
     faded: float = threshold(
         0.05, unit="share of the start", low=0.0, high=1.0, source="recorded runs that print 0.0000 fade to 0.04 or less first"
