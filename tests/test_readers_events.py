@@ -256,6 +256,17 @@ def test_a_damaged_tail_is_noted(tmp_path):
     assert "corrupt" in kinds(run)
 
 
+def test_a_damaged_record_in_the_middle_costs_that_record_only(tmp_path):
+    path = write_events(tmp_path, [scalar("loss", s, 2.0) for s in range(1, 11)])
+    content = path.read_bytes()
+    size = (len(content) - content.index(b"brain.Event:2") - 17) // 10
+    start = len(content) - 5 * size + 12
+    path.write_bytes(content[:start] + b"\xff" * (size - 16) + content[start + size - 16 :])
+    run = one(path)
+    assert [s for s, _ in points(run, "train/loss")] == [1, 2, 3, 4, 5, 7, 8, 9, 10]
+    assert "corrupt" in kinds(run)
+
+
 def test_a_preallocated_tail_of_zeros_ends_the_file(tmp_path):
     path = write_events(tmp_path, trainer_events(range(10, 60, 10)))
     path.write_bytes(path.read_bytes() + bytes(1 << 12))

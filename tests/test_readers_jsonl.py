@@ -220,3 +220,20 @@ def test_rows_without_step_or_epoch_are_counted(tmp_path):
 def test_the_train_loss_is_the_train_loss_outside_the_trainer(tmp_path):
     run = one(lines(tmp_path / "a.jsonl", [{"step": 1, "train_loss": 2.0}, {"step": 2, "train_loss": 1.0}]))
     assert points(run, "train/loss") == [(1, 2.0), (2, 1.0)]
+
+
+def test_evaluations_by_epoch_among_losses_by_step(tmp_path):
+    rows: list[dict[str, Any]] = []
+    for epoch in range(3):
+        rows += [{"step": s, "train_loss": 2.0} for s in range(epoch * 100 + 10, epoch * 100 + 110, 10)]
+        rows.append({"step": epoch, "val_loss": 3.0})
+    run = one(lines(tmp_path / "log.jsonl", rows))
+    assert points(run, "eval/loss") == [(100, 3.0), (200, 3.0), (300, 3.0)]
+    assert len(run.series["train/loss"]) == 30
+    assert kinds(run) == ["steps-by-epoch"]
+
+
+def test_frequent_evaluations_in_the_steps_of_the_training_stay(tmp_path):
+    rows = [{"step": s, **({"train_loss": 2.0} if side else {"val_loss": 3.0})} for s in range(5) for side in (True, False)]
+    run = one(lines(tmp_path / "log.jsonl", rows))
+    assert [s for s, _ in points(run, "eval/loss")] == [0, 1, 2, 3, 4]

@@ -297,7 +297,8 @@ def run_id(path: Path, root: Path) -> str:
     '000cb4'
     """
     below = path.relative_to(root).as_posix().removesuffix(".json")
-    return (root.name or root.resolve().name or "run") if below == "." else below
+    own = root.name if root.name not in ("", "..") else root.resolve().name
+    return (own or "run") if below == "." else below
 
 
 def with_unique_ids(runs: Iterable[Run]) -> list[Run]:

@@ -1,7 +1,7 @@
 """TensorBoard event files: records, events and the scalars in them, every one and not a sample.
 
 A file is a row of records: length (u64), its checksum (u32), an `Event` in protobuf, its checksum (u32). The checksums are
-not verified, which would take longer than all the rest; a record that is no Event ends the reading with a note.
+not verified, which would take longer than all the rest; records that are no Events are left out and counted.
 """
 
 from __future__ import annotations
@@ -81,15 +81,30 @@ def read(path: Path) -> EventFile:
     order = (int(began[1]) if began else 0, int(writer[2]) if writer else 0, path.name)
     found = EventFile(path, order=order, process=writer[1] if writer else "")
     parse = event_pb2.Event.FromString
-    n = 0
-    try:
-        for record in _records(content, found):
+    n = n_bad = 0
+    for record in _records(content, found):
+        try:
             event = parse(record)
-            n += 1
-            for value in event.summary.value:
-                _take(found, value, event.step, event.wall_time)
-    except DecodeError:
-        found.notes.append(Note("corrupt", f"record {n + 1} is damaged: what follows it was not read"))
+        except DecodeError:
+            n_bad += 1
+            continue
+        n += 1
+        for value in event.summary.value:
+            # A million times over: the plain case first. A zero may also mean that the field is not set.
+            number = value.simple_value
+            if number == 0 and not value.HasField("simple_value"):
+                other = _other(found, value)
+                if other is None:
+                    continue
+                number = other
+            points = found.scalars.get(value.tag)
+            if points is None:
+                points = found.scalars[value.tag] = ([], [], [])
+            points[0].append(event.step)
+            points[1].append(number)
+            points[2].append(event.wall_time)
+    if n_bad:
+        found.notes.append(Note("corrupt", f"{n_bad} damaged records were left out"))
     if n == 0:
         raise NotALog("no event file: its first record cannot be read")
     return found
@@ -115,30 +130,16 @@ def _records(content: bytes, found: EventFile) -> Iterator[bytes]:
         yield content[start : start + length]
 
 
-def _take(found: EventFile, value: Any, step: int, wall_s: float) -> None:
-    """Add one summary value, if it is a scalar, or a text that is the first under its tag."""
+def _other(found: EventFile, value: Any) -> float | None:
+    """The number in a summary value that is not a plain one; None when it holds none. Keeps the first text of a tag."""
     kind = value.WhichOneof("value")
-    if kind == "simple_value":
-        number = value.simple_value
-    elif kind == "tensor":
-        tensor = value.tensor
-        if tensor.dtype == _STRING:
-            if value.tag not in found.texts and len(tensor.string_val) == 1:
-                found.texts[value.tag] = tensor.string_val[0].decode("utf-8", errors="replace")
-            return
-        scalar = _scalar(tensor)
-        if scalar is None:
-            return
-        number = scalar
-    else:
+    if kind == "tensor" and value.tensor.dtype != _STRING:
+        return _scalar(value.tensor)
+    if kind == "tensor" and value.tag not in found.texts and len(value.tensor.string_val) == 1:
+        found.texts[value.tag] = value.tensor.string_val[0].decode("utf-8", errors="replace")
+    if kind is None:
         found.is_hparams |= value.tag.startswith("_hparams_/")
-        return
-    points = found.scalars.get(value.tag)
-    if points is None:
-        points = found.scalars[value.tag] = ([], [], [])
-    points[0].append(step)
-    points[1].append(number)
-    points[2].append(wall_s)
+    return None
 
 
 def _scalar(tensor: Any) -> float | None:

@@ -16,7 +16,7 @@ from diagnose.errors import NotALog
 from diagnose.model import Note, Row, Run, Setting
 from diagnose.names import EPOCH, EVAL_LOSS, GRAD_NORM, LEARNING_RATE, TRAIN_LOSS, canonical
 from diagnose.readers.keys import Key, resolve, step_key, whole
-from diagnose.readers.segments import continue_epochs, segments
+from diagnose.readers.segments import continue_epochs, place_evaluations, segments
 from diagnose.readers.total import with_total
 from diagnose.rows import build_run, number
 
@@ -90,8 +90,9 @@ def runs_of(
         told = ", ".join(list(counts)[:6]) if counts else "nothing but a summary"
         raise NotALog(f"no loss and no other metric in its {len(records)} rows: they hold {told}")
     rows, epoch_notes = continue_epochs(rows)
+    rows, eval_notes = place_evaluations(rows)
     parts, part_notes = segments(rows)
-    common = [*notes, *key_notes, *said.notes(len(records)), *epoch_notes, *part_notes]
+    common = [*notes, *key_notes, *said.notes(len(records)), *epoch_notes, *eval_notes, *part_notes]
     runs = []
     for k, part in enumerate(parts, 1):
         own = list(common)
@@ -118,10 +119,13 @@ def _rows(
     drafts: list[tuple[int | None, dict[str, float], float | None]] = []
     last: int | None = None
     # MMEngine's validation rows lack `iter`, and their `step` is the epoch.
-    iter_marks_train = step_name == "step" and any("iter" in r for _, r in records)
+    iter_marks_train = step_name == "step" and "iter" in keys
+    split_keys = [key for key in _SPLIT_KEYS if key in keys]
     for index, record in records:
         values, epoch = _values(record, keys, said)
-        side = _side(record) or ("eval" if iter_marks_train and "iter" not in record else None)
+        side = _side(record, split_keys) or (
+            "eval" if iter_marks_train and "iter" not in record and TRAIN_LOSS not in values else None
+        )
         if side == "test" or not values:
             continue
         if side == "eval":
@@ -164,9 +168,9 @@ def _values(record: Record, keys: Mapping[str, Key], said: _Said) -> tuple[dict[
     return values, epoch
 
 
-def _side(record: Record) -> str | None:
+def _side(record: Record, split_keys: Sequence[str]) -> str | None:
     """`eval` or `test` when the record says so in a key of its own; None for training or when it does not say."""
-    for key in _SPLIT_KEYS:
+    for key in split_keys:
         value = record.get(key)
         if isinstance(value, str):
             word = value.strip().lower()

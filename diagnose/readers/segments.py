@@ -12,6 +12,8 @@ from diagnose.model import Note, Row
 _LAG = 16
 #: Two processes of one run agree in the loss to about this; each averages its own shard.
 _AGREES = 5e-3
+#: Evaluations are counted in epochs when the training went more than this many times further.
+FAR = 3
 
 
 def segments(rows: Sequence[Row]) -> tuple[list[list[Row]], list[Note]]:
@@ -24,6 +26,8 @@ def segments(rows: Sequence[Row]) -> tuple[list[list[Row]], list[Note]]:
     Args:
         rows: in the order of the log.
     """
+    if _goes_on(rows):
+        return [list(rows)], []
     parts: list[list[Row]] = [[]]
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -58,6 +62,19 @@ def segments(rows: Sequence[Row]) -> tuple[list[list[Row]], list[Note]]:
     return parts, notes
 
 
+def _goes_on(rows: Sequence[Row]) -> bool:
+    """Whether nothing starts again and nothing is told twice, which most logs allow to see at a glance."""
+    paired = False
+    for before, row in pairwise(rows):
+        if row.step > before.step:
+            paired = False
+        elif row.step < before.step or paired or not row.values.keys().isdisjoint(before.values):
+            return False
+        else:
+            paired = True  # a third row of the step would have to be compared with both
+    return True
+
+
 def _agree(a: float, b: float) -> bool:
     return a == b or (a != a and b != b) or math.isclose(a, b, rel_tol=_AGREES)
 
@@ -85,6 +102,37 @@ def continue_epochs(rows: Sequence[Row]) -> tuple[list[Row], list[Note]]:
     moved = [Row(row.step + (e - start) * length, row.values, row.epoch) for row, e in zip(rows, epochs, strict=True)]
     text = f"the step counter starts again with each epoch: epochs of {length} steps were put one after the other"
     return moved, [Note("steps-per-epoch", text)]
+
+
+def place_evaluations(rows: Sequence[Row]) -> tuple[list[Row], list[Note]]:
+    """Put evaluations that were logged by epoch at the training step before them in the log.
+
+    Where training losses have steps and evaluations have epochs in the same column, ten evaluations would all seem to lie
+    in the first ten steps.
+
+    Args:
+        rows: in the order of the log.
+
+    Returns:
+        The rows, unchanged where evaluations have steps, and a note otherwise.
+    """
+    last = 0
+    moved: list[tuple[int, int]] = []
+    for i, row in enumerate(rows):
+        if all(name.startswith("eval/") for name in row.values):
+            moved.append((i, last))
+        else:
+            last = row.step
+    steps = [rows[i].step for i, _ in moved]
+    by_epoch = (
+        len(steps) > 1 and all(b - a == 1 for a, b in pairwise(steps)) and all(a < b for (_, a), (_, b) in pairwise(moved))
+    )
+    if not by_epoch or moved[-1][1] <= FAR * (steps[-1] + 1):
+        return list(rows), []
+    placed = list(rows)
+    for i, step in moved:
+        placed[i] = Row(step, rows[i].values, rows[i].epoch)
+    return placed, [Note("steps-by-epoch", "evaluations were logged by epoch: put at the training steps before them")]
 
 
 def _grows(a: float | None, b: float | None) -> bool:

@@ -14,7 +14,7 @@ from diagnose.model import Note, Row, Run, Setting
 from diagnose.names import EPOCH, LEARNING_RATE, TRAIN_LOSS
 from diagnose.readers.events import EventFile, Points
 from diagnose.readers.keys import resolve
-from diagnose.readers.segments import segments
+from diagnose.readers.segments import FAR, segments
 from diagnose.readers.settings import from_arguments, from_folder
 from diagnose.readers.total import with_total
 from diagnose.rows import build_run, run_of_columns
@@ -30,8 +30,8 @@ _ARGUMENTS = "args/text_summary"
 _CLOSING = "train/train_runtime"
 
 
-#: Evaluations count epochs when training went at least this many times further.
-_FAR = 3
+#: Steps beyond it can only come from a damaged file.
+_MOST = 2**62
 
 
 @dataclass
@@ -66,7 +66,7 @@ def runs_of_files(files: Iterable[tuple[EventFile, str]], *, id: str, source: st
     groups: list[_Group] = []
     tags: set[str] = set()
     for file, prefix in sorted(files, key=lambda pair: pair[0].order):
-        points = {_tag(prefix, tag): p for tag, p in file.scalars.items() if p[0]}
+        points = {_tag(prefix, tag): p for tag, p in file.scalars.items() if max(p[0]) < _MOST and min(p[0]) > -_MOST}
         points = _without_closing(points)
         tags |= set(file.scalars)
         home = _home(groups, file, points)
@@ -177,7 +177,7 @@ def _place_evaluations(columns: dict[str, Points]) -> list[Note]:
             continue
         before = np.searchsorted(np.asarray(train[2]), np.asarray(wall_s), side="right") - 1
         at = [train[0][i] if i >= 0 else 0 for i in before.tolist()]
-        if _ascends(train[2]) and len(set(at)) == len(at) and at[-1] > _FAR * (steps[-1] + 1):
+        if _ascends(train[2]) and len(set(at)) == len(at) and at[-1] > FAR * (steps[-1] + 1):
             columns[name] = (at, values, wall_s)
             placed.append(name)
     text = f"{', '.join(placed)} were logged by epoch: put at the training steps at which they were written"
