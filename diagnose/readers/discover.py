@@ -1,11 +1,10 @@
-"""Every run below a path: walks folders, puts together what belongs to one run, names the runs, and says what it skipped."""
+"""Every run below a path: puts together what belongs to one run, names the runs, and says what was skipped."""
 
 from __future__ import annotations
 
-import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from diagnose.model import Note, Run
 from diagnose.readers import events, jsonl, table, tensorboard, trainer_state
 from diagnose.readers.files import reason
 from diagnose.readers.same import told_once
-from diagnose.readers.sniff import LOG_NAMES, format_of, is_candidate, is_log_name
+from diagnose.readers.sniff import LOG_NAMES, format_of
+from diagnose.readers.tree import Error, Files, walk
 
 _CHECKPOINT = re.compile(r"^(tmp-)?checkpoint[-_]\w+$")
 #: What a file that was named outright is taken for when its content does not tell.
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "table", ".tsv": "table", ".json": "state"}
 _KNOWN = "trainer_state.json, TensorBoard event files, JSON lines, or a table with a column of losses"
-#: Folders that never hold logs of one's own.
-_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +53,7 @@ class Found:
     """What one argument gave: runs, and files that gave none with the error that says why."""
 
     runs: list[Run] = field(default_factory=list)
-    errors: list[tuple[Path, ReadError]] = field(default_factory=list)
-
-
-@dataclass
-class _Files:
-    """The logs of one folder, by what they are."""
-
-    events: list[Path] = field(default_factory=list)
-    states: list[Path] = field(default_factory=list)
-    others: list[tuple[Path, str]] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)
+    errors: list[Error] = field(default_factory=list)
 
 
 def find(root: Path) -> Found:
@@ -79,7 +67,7 @@ def find(root: Path) -> Found:
     if not is_folder:
         _read_file(root, found)
         return found
-    tree = dict(_walk(root, found))
+    tree = dict(walk(root, found.errors))
     states: dict[Path, list[Path]] = {}
     sides = {child for folder in tree for child in (*_side_folders(folder, tree), *_curve_folders(folder, tree))}
     for folder, files in tree.items():
@@ -104,66 +92,13 @@ def find(root: Path) -> Found:
     return found
 
 
-def _walk(root: Path, found: Found) -> Iterator[tuple[Path, _Files]]:
-    """Every folder from `root` down, once each, in the order of names."""
-    waiting = [root]
-    seen: set[tuple[int, int]] = set()
-    while waiting:
-        folder = waiting.pop()
-        try:
-            status = folder.stat()
-            if (status.st_dev, status.st_ino) in seen:
-                continue  # a link back up
-            seen.add((status.st_dev, status.st_ino))
-            names = sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, iterdir builds a Path for each
-        except OSError as error:
-            found.errors.append((folder, ReadError(reason(error))))
-            continue
-        files = _sort(folder, names, found)
-        yield folder, files
-        waiting.extend(reversed(files.folders))
-
-
-def _sort(folder: Path, names: Sequence[str], found: Found) -> _Files:
-    """The entries of a folder by what they are."""
-    files = _Files()
-    for name in names:
-        path = folder / name
-        try:
-            mode = path.stat().st_mode
-        except OSError as error:
-            if is_log_name(name):
-                found.errors.append((path, ReadError(reason(error))))
-            continue
-        if stat.S_ISDIR(mode):
-            if not name.startswith(".") and name not in _PASSED_OVER:
-                files.folders.append(path)
-            continue
-        if not stat.S_ISREG(mode) or name.startswith(".") or not is_candidate(name):
-            continue
-        try:
-            kind = format_of(path)
-        except ReadError as error:
-            found.errors.append((path, error))
-            continue
-        if kind == "events":
-            files.events.append(path)
-        elif name == "trainer_state.json":
-            files.states.append(path)
-        elif kind is not None:
-            files.others.append((path, kind))
-        elif is_log_name(name):
-            found.errors.append((path, NotALog("named like a log, but no log format that is known")))
-    return files
-
-
-def _side_folders(folder: Path, tree: dict[Path, _Files]) -> dict[Path, str]:
+def _side_folders(folder: Path, tree: dict[Path, Files]) -> dict[Path, str]:
     """Folders right below that tell one side of the run, with the prefix of their tags."""
     below = {child: tensorboard.SIDES.get(child.name.lower()) for child in tree[folder].folders if child in tree}
     return {child: prefix for child, prefix in below.items() if prefix is not None and tree[child].events}
 
 
-def _curve_folders(folder: Path, tree: dict[Path, _Files]) -> dict[Path, tuple[str, str]]:
+def _curve_folders(folder: Path, tree: dict[Path, Files]) -> dict[Path, tuple[str, str]]:
     """Folders right below that hold one curve each, as `add_scalars` makes them, with its tag and the curve's full name.
 
     `add_scalars("Loss", {"train": …, "val": …})` writes the tag `Loss` into the folders `Loss_train` and `Loss_val`.
@@ -253,7 +188,7 @@ def _number(folder: Path) -> int:
     return int(digits[1]) if digits else -1
 
 
-def _read_events(folder: Path, tree: dict[Path, _Files], root: Path, found: Found) -> list[Run]:
+def _read_events(folder: Path, tree: dict[Path, Files], root: Path, found: Found) -> list[Run]:
     """The runs in the event files of a folder, together with those of its sides."""
     sides = _side_folders(folder, tree)
     own_prefix = tensorboard.SIDES.get(folder.name.lower(), "") if folder == root else ""
