@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_files import scalar, write_events
+from event_files import scalar, text, write_events
 
 from diagnose.model import Run
 from diagnose.readers import Reading, read, read_tree
@@ -70,7 +70,7 @@ def test_a_tree_of_checkpoints_is_one_run_the_longest(tmp_path):
     assert (run.id, run.last_step) == ("lora-a", 60)
     assert run.source.endswith("outputs/lora-a/checkpoint-60/trainer_state.json")
     assert run.settings == {"max_steps": 60, "method": "lora", "lora_r": 8}
-    assert [n.text for n in run.notes] == ["2 shorter histories of the same run were left out: checkpoint-20, checkpoint-40"]
+    assert [n.text for n in run.notes] == ["shorter histories of the same run left out: checkpoint-20, checkpoint-40"]
     (run,) = read(tmp_path / "outputs" / "lora-a" / "checkpoint-40")
     assert (run.id, run.last_step) == ("checkpoint-40", 40)
 
@@ -110,14 +110,16 @@ def test_logs_with_a_trainer_s_own_name_stand_for_their_folder(tmp_path):
 
 def test_one_run_in_three_formats_is_told_once(tmp_path):
     history = rows(*range(10, 70, 10))
-    state(tmp_path / "out" / "trainer_state.json", history)
+    state(tmp_path / "out" / "trainer_state.json", history, max_steps=60)
     lines = [json.dumps({"current_steps": r["step"], "loss": round(r["loss"], 4), "epoch": r["epoch"]}) for r in history]
     (tmp_path / "out" / "trainer_log.jsonl").write_text("\n".join(lines))
-    write_events(tmp_path / "out" / "runs" / "Dec01_host", [scalar("train/loss", r["step"], r["loss"]) for r in history])
+    losses = [scalar("train/loss", r["step"], r["loss"]) for r in history]
+    write_events(tmp_path / "out" / "runs" / "Dec01_host", [text("args", '{"learning_rate": 0.5, "max_steps": 9}'), *losses])
     reading = read_tree([tmp_path])
     assert ids(reading) == ["out"]
     assert reading.runs[0].source.endswith("trainer_state.json")
     assert kinds(reading.runs[0]) == ["told-twice", "told-twice"]
+    assert reading.runs[0].settings == {"max_steps": 60, "learning_rate": 0.5}
 
 
 def test_event_files_of_another_training_below_an_output_folder_are_their_own_run(tmp_path):

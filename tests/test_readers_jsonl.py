@@ -170,7 +170,7 @@ def test_broken_lines_are_counted_and_left_out(tmp_path):
     path.write_text("\n".join([text[0], "oops", "[1, 2]", "", text[1], "{" * 3000, text[2]]) + "\n")
     run = one(path)
     assert len(run.series["train/loss"]) == 3
-    assert [n.text for n in run.notes] == ["3 lines are no JSON objects and were left out, first line 2"]
+    assert [n.text for n in run.notes] == ["3 lines left out: no JSON object, first in line 2"]
 
 
 def test_a_last_line_that_is_cut_off(tmp_path):

@@ -123,7 +123,7 @@ def test_a_log_that_was_written_twice(tmp_path):
 def test_texts_in_cells(tmp_path):
     run = one(table(tmp_path / "a.csv", "step,loss,when,grad_norm", "1,2.5,today,nan", "2,oops,today,inf", '3,"1.5",today,N/A'))
     assert points(run, "train/loss") == [(1, 2.5), (3, 1.5)]
-    assert [n.text for n in run.notes] == ["1 values of loss are not numbers and were dropped"]
+    assert [n.text for n in run.notes] == ["1 value of loss dropped: not a number"]
     assert len(run.series["train/grad_norm"]) == 2
 
 

@@ -150,9 +150,9 @@ def test_values_that_are_no_numbers_are_counted_once_for_each_metric(tmp_path):
     run = one(state(tmp_path / "s.json", rows))
     assert points(run, "train/loss") == [(30, 2.0 + 1 / 30)]
     assert sorted(n.text for n in run.notes if n.kind == "not-a-number") == [
-        "1 values of eval_f1 are not numbers and were dropped",
-        "1 values of eval_wer are not numbers and were dropped",
-        "2 values of loss are not numbers and were dropped",
+        "1 value of eval_f1 dropped: not a number",
+        "1 value of eval_wer dropped: not a number",
+        "2 values of loss dropped: not a number",
     ]
 
 

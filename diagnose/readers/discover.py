@@ -168,7 +168,7 @@ def _read_states(folder: Path, paths: Sequence[Path], root: Path, found: Found) 
         notes = []
         if shorter:
             told = ", ".join(sorted((s.path.parent.name for s in shorter), key=lambda n: _number(Path(n))))
-            notes.append(Note("merged", f"{len(shorter)} shorter histories of the same run were left out: {told}"))
+            notes.append(Note("merged", f"shorter histories of the same run left out: {told}"))
         try:
             runs += trainer_state.to_runs(
                 state,

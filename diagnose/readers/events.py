@@ -16,7 +16,7 @@ from typing import Any
 
 from diagnose.errors import NotALog
 from diagnose.model import Note
-from diagnose.readers.files import read_bytes
+from diagnose.readers.files import counted, read_bytes
 
 _CUT_OFF = Note("truncated", "the last record is cut off: the file was still being written, or the run died")
 _LENGTH = struct.Struct("<Q").unpack_from
@@ -104,7 +104,7 @@ def read(path: Path) -> EventFile:
             points[1].append(number)
             points[2].append(event.wall_time)
     if n_bad:
-        found.notes.append(Note("corrupt", f"{n_bad} damaged records were left out"))
+        found.notes.append(Note("corrupt", f"{counted(n_bad, 'damaged record')} left out"))
     if n == 0:
         raise NotALog("no event file: its first record cannot be read")
     return found

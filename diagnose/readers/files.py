@@ -78,6 +78,15 @@ def decode(content: bytes) -> str:
     return text
 
 
+def counted(n: int, noun: str) -> str:
+    """A number with its noun, for notes.
+
+    >>> counted(1, "row"), counted(3, "row")
+    ('1 row', '3 rows')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def read_text(path: Path, limit: int | None = None) -> str:
     """The text of a file; raises as `read_bytes` and `decode` do."""
     return decode(read_bytes(path, limit))

@@ -9,7 +9,7 @@ from typing import Any
 
 from diagnose.errors import NotALog
 from diagnose.model import Note, Run, Setting
-from diagnose.readers.files import read_text
+from diagnose.readers.files import counted, read_text
 from diagnose.readers.records import runs_of
 from diagnose.readers.settings import from_folder
 
@@ -78,7 +78,7 @@ def parse(text: str) -> tuple[list[Mapping[str, Any]], list[Note]]:
     if broken == [len(lines)] and not text.endswith("\n"):
         return records, [Note("truncated", "the last line is cut off and was left out")]
     if broken:
-        text = f"{len(broken)} lines are no JSON objects and were left out, first line {broken[0]}"
+        text = f"{counted(len(broken), 'line')} left out: no JSON object, first in line {broken[0]}"
         return records, [Note("broken-lines", text)]
     return records, []
 

@@ -15,6 +15,7 @@ from typing import Any
 from diagnose.errors import NotALog
 from diagnose.model import Note, Row, Run, Setting
 from diagnose.names import EPOCH, EVAL_LOSS, GRAD_NORM, LEARNING_RATE, TRAIN_LOSS, canonical
+from diagnose.readers.files import counted
 from diagnose.readers.keys import Key, resolve, step_key, whole
 from diagnose.readers.segments import continue_epochs, place_evaluations, segments
 from diagnose.readers.total import with_total
@@ -46,10 +47,10 @@ class _Said:
         # A key that only ever held texts, such as a name or a date, is no metric.
         texts = {key: n for key, n in self.texts.items() if key in self.numbers or canonical(key) in _METRICS}
         for key, count in (self.bad + Counter(texts)).items():
-            text = f"{count} values of {key} are not numbers and were dropped"
+            text = f"{counted(count, 'value')} of {key} dropped: not a number"
             notes.append(Note("not-a-number", text))
         if self.no_step:
-            notes.append(Note("no-step", f"{self.no_step} of {n} rows have no step and were dropped"))
+            notes.append(Note("no-step", f"{counted(self.no_step, 'row')} of {n} dropped: no step"))
         if self.counted:
             notes.append(Note("counted-steps", "the log has no steps: they are counted in logged rows"))
         return notes

@@ -36,7 +36,9 @@ def told_once(runs: Sequence[Run]) -> list[Run]:
             kept.append(run)
         else:
             note = Note("told-twice", f"{run.source} tells the same run and was left out")
-            kept[home] = replace(kept[home], notes=(*kept[home].notes, note))
+            # Event files hold the Trainer's arguments, which its state file lacks.
+            settings = {**run.settings, **kept[home].settings}
+            kept[home] = replace(kept[home], settings=settings, notes=(*kept[home].notes, note))
     order = {(run.source, run.id): i for i, run in enumerate(runs)}
     return sorted(kept, key=lambda r: order[r.source, r.id])
 

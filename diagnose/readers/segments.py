@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from diagnose.model import Note, Row
+from diagnose.readers.files import counted
 
 #: How many rows back a second process of the same run may lag behind the first in a shared log.
 _LAG = 16
@@ -56,9 +57,9 @@ def segments(rows: Sequence[Row]) -> tuple[list[list[Row]], list[Note]]:
                 del seen[next(iter(seen))]
     notes = []
     if repeated:
-        notes.append(Note("repeated-rows", f"{repeated} rows repeat what was logged before and were merged"))
+        notes.append(Note("repeated-rows", f"{counted(repeated, 'row')} merged: told before in this log"))
     if retold:
-        notes.append(Note("repeated-steps", f"{retold} rows tell a step again with other values: the first to tell it counts"))
+        notes.append(Note("repeated-steps", f"{counted(retold, 'row')} dropped: the step was told before, with other values"))
     return parts, notes
 
 

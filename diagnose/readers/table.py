@@ -11,7 +11,7 @@ from typing import Any
 
 from diagnose.errors import NotALog
 from diagnose.model import Note, Run
-from diagnose.readers.files import read_text
+from diagnose.readers.files import counted, read_text
 from diagnose.readers.records import runs_of
 from diagnose.readers.settings import from_folder
 
@@ -101,7 +101,7 @@ def parse(text: str) -> tuple[list[Mapping[str, Any]], list[Note]]:
         raise NotALog(f"no table: {error}") from error
     if not names or not records:
         raise NotALog("a table without rows" if names else "no table: it has no header")
-    return records, [Note("broken-lines", f"{odd} rows have more or fewer cells than the header")] if odd else []
+    return records, [Note("broken-lines", f"{counted(odd, 'row')} with more or fewer cells than the header")] if odd else []
 
 
 def delimiter_of(line: str) -> str:

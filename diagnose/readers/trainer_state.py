@@ -15,7 +15,7 @@ from typing import Any
 from diagnose.errors import NotALog
 from diagnose.model import Note, Run, Setting
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS, canonical
-from diagnose.readers.files import read_text
+from diagnose.readers.files import counted, read_text
 from diagnose.readers.records import runs_of
 from diagnose.readers.settings import from_folder, from_state
 
@@ -54,7 +54,7 @@ def load(path: Path) -> State:
         if content is None:
             raise NotALog(f"broken or truncated JSON without one complete row: {error}") from None
         count = len(content["log_history"])
-        notes.append(Note("truncated", f"the file is cut off or broken: {count} complete rows were recovered"))
+        notes.append(Note("truncated", f"the file is cut off or broken: {counted(count, 'complete row')} recovered"))
     return _state(path, content, notes)
 
 
@@ -75,7 +75,7 @@ def _state(path: Path, content: Any, notes: list[Note]) -> State:
         raise NotALog(f"JSON, but no log: expected a `log_history` or a list of rows with a loss, found {_what(content)}")
     good: list[Mapping[str, Any]] = [row for row in rows if isinstance(row, dict)]
     if len(good) < len(rows):
-        notes.append(Note("broken-lines", f"{len(rows) - len(good)} of {len(rows)} rows are no objects and were left out"))
+        notes.append(Note("broken-lines", f"{counted(len(rows) - len(good), 'row')} of {len(rows)} left out: no object"))
     return State(path, good, settings, notes, isinstance(content, dict) and "log_history" in content)
 
 
