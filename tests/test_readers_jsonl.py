@@ -82,6 +82,23 @@ def test_two_nodes_in_one_log_are_one_run(tmp_path):
     assert kinds(run) == ["repeated-rows"]
 
 
+def test_a_node_that_averages_nothing_is_left_out_too(tmp_path):
+    rows = [factory(10), factory(20)]
+    for step in range(30, 500, 10):
+        rows += [factory(step, 2.0), factory(step - 10, 3.0)]
+    run = one(lines(tmp_path / "trainer_log.jsonl", rows))
+    assert points(run, "train/loss") == [(s, 2.0) for s in range(10, 500, 10)]
+    assert kinds(run) == ["repeated-steps"]
+
+
+@pytest.mark.parametrize("n", [3, 30])
+def test_a_restart_with_the_same_seed_begins_with_the_same_loss(tmp_path, n):
+    rows = [factory(10 * k, 3.0) for k in range(1, n)] + [factory(10, 3.0)] + [factory(10 * k, 9.0) for k in range(2, n)]
+    first, second = read(lines(tmp_path / "trainer_log.jsonl", rows))
+    assert [len(run.series["train/loss"]) for run in (first, second)] == [n - 1, n - 1]
+    assert points(second, "train/loss")[:2] == [(10, 3.0), (20, 9.0)]
+
+
 def test_a_restart_is_a_run_of_its_own(tmp_path):
     rows = [factory(s, 3.0) for s in (10, 20, 30)] + [factory(s, 1.0) for s in (5, 15, 25)] + [factory(s, 0.5) for s in (5, 15)]
     runs = read(lines(tmp_path / "trainer_log.jsonl", rows))

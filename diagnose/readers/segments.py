@@ -34,17 +34,22 @@ def segments(rows: Sequence[Row]) -> tuple[list[list[Row]], list[Note]]:
     last: dict[str, int] = {}
     seen: dict[int, dict[str, float]] = {}
     repeated = retold = 0
-    for row in rows:
-        known = seen.get(row.step, {})
-        told = row.values.keys() <= known.keys()
-        if told and all(_agree(value, known[name]) for name, value in row.values.items()):
-            repeated += 1
-            continue
-        if any(name in last and row.step < last[name] and row.step <= first[name] for name in row.values):
+    for i, row in enumerate(rows):
+        begins = any(name in last and row.step < last[name] and row.step <= first[name] for name in row.values)
+        if row.values.keys() <= seen.get(row.step, {}).keys():
+            furthest = max(last[name] for name in row.values)
+            if _agrees(row, seen) and not (begins and _departs(rows, i, seen, furthest)):
+                repeated += 1
+                continue
+            overtaken = rows[i + 1].step > furthest if i + 1 < len(rows) else retold > 0
+            if row.step == furthest or overtaken:
+                retold += 1  # a second process lags behind, and averages its own data
+                continue
+        if begins:
             parts.append([])
             first, last, seen = {}, {}, {}
-        elif told and row.step == max(last[name] for name in row.values):
-            retold += 1
+        elif any(row.step < last.get(name, row.step) for name in row.values):  # a resume: what came later is no more
+            seen = {step: values for step, values in seen.items() if step < row.step}
         parts[-1].append(row)
         for name in row.values:
             first.setdefault(name, row.step)
@@ -74,6 +79,24 @@ def _goes_on(rows: Sequence[Row]) -> bool:
         else:
             paired = True  # a third row of the step would have to be compared with both
     return True
+
+
+def _agrees(row: Row, seen: dict[int, dict[str, float]]) -> bool:
+    """Whether a row says of its step what was said before."""
+    return all(_agree(value, seen[row.step][name]) for name, value in row.values.items())
+
+
+def _departs(rows: Sequence[Row], i: int, seen: dict[int, dict[str, float]], furthest: int) -> bool:
+    """Whether rows that repeat earlier ones, from the i-th on, go their own way before they catch up.
+
+    A training that was started again with the same seed begins with the same loss; a second process never departs.
+    """
+    for row in rows[i:]:
+        if row.step > furthest or not row.values.keys() <= seen.get(row.step, {}).keys():
+            return False
+        if not _agrees(row, seen):
+            return True
+    return False
 
 
 def _agree(a: float, b: float) -> bool:
