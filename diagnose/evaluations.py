@@ -14,6 +14,8 @@ from diagnose.stats import Trend, median, noise_scale, trend
 _HALF_METRICS = frozenset({"eval/precision", "eval/recall"})
 #: From this many evaluations on the present level is the median of five, before that of three.
 _MANY = 10
+#: Two-sided chance of a trend below which a task metric counts as improving.
+_CHANCE = 0.05
 #: Kendall's tau of evaluations that go down in order, and the least gain that counts as one at all.
 _IN_ORDER = -0.6
 _LEAST_GAIN = 0.002
@@ -90,23 +92,25 @@ def train_log(curves: Curves) -> float | None:
     return median(track.recent_logs(3))
 
 
-def improving_metric(then: Mapping[str, float], curves: Curves, gain: float, height: float, late: int) -> str | None:
-    """A task metric that has gained since `then` and was at its best only lately, in words; None without one.
+def improving_metric(low: Minimum, curves: Curves, gain: float, height: float, late: int) -> str | None:
+    """A task metric that has gained since the minimum of the loss and still does, in words; None without one.
+
+    It still gains when it was at its best only lately, or when its later half since the minimum has a trend.
 
     Args:
-        then: evaluation metrics at the minimum of the loss.
+        low: the minimum of the loss.
         curves: the run so far.
         gain: share of the error that a metric has to gain, beyond its own noise; half of it counts beyond `height` noises.
         height: in standard deviations of one evaluation.
         late: among how many last evaluations its best has to be.
     """
-    for name, before in then.items():
+    for name, before in low.metrics.items():
         way, values = direction(name), curves.tracks[name].recent(WINDOW)
         if is_eval_loss(name) or way is None or not math.isfinite(before) or not values or name in _HALF_METRICS:
             continue
         now, noise = median(values[-3:]), noise_scale(values)
         best = max(values) if way is Direction.HIGHER else min(values)
-        if best not in values[-late:]:
+        if best not in values[-late:] and not _improves(values[-max(6, low.n_since // 2) :], way):
             continue
         gained, moved = error_share_gained(before, now, way), abs(now - before)
         is_large = gained >= gain and (noise is None or moved >= noise)
@@ -114,6 +118,12 @@ def improving_metric(then: Mapping[str, float], curves: Curves, gain: float, hei
         if is_large or is_clear:
             return f"{name} ({before:.4g} then, {now:.4g} now)"
     return None
+
+
+def _improves(values: list[float], way: Direction) -> bool:
+    """Whether values have a trend to the better that chance would seldom give."""
+    test = trend(range(len(values)), values)
+    return test is not None and test.p < _CHANCE and way.better(test.tau, 0.0)
 
 
 def any_metric_gained(first: Mapping[str, float], curves: Curves, gain: float) -> bool:
@@ -129,7 +139,7 @@ def any_metric_gained(first: Mapping[str, float], curves: Curves, gain: float) -
 
 def falls_steadily(track: Track, gained: float) -> bool:
     """Whether the evaluations go down in order, by more than their noise: slow, but not flat."""
-    if gained <= max(_LEAST_GAIN, 2 * (track.noise or 0.0)):
+    if gained <= max(_LEAST_GAIN, track.noise or 0.0):
         return False
     test = trend(track.blocks.steps, track.blocks.values)
     return test is not None and test.tau <= _IN_ORDER

@@ -131,12 +131,12 @@ class Examination:
         curves = self.curves
         train = curves.train
         best = curves.best
-        word = verdict.verdict(kept, skips, self.rules)
+        word = verdict.verdict(kept, skips, self.rules, self.stop)
         return Report(
             id=id,
             source=source,
             verdict=word,
-            headline=verdict.headline(word, kept, skips, best),
+            headline=verdict.headline(word, kept, skips, best, self.stop),
             findings=kept,
             skips=tuple(skips),
             crashes=tuple(crashes.values()),

@@ -111,7 +111,9 @@ def fewer_epochs(curves: Curves, best_epoch: float | None, why: str) -> Prescrip
         wanted = max(1, math.ceil(best_epoch - 1e-6))
         if wanted < planned < 10**6:
             changes = (Change("num_train_epochs", planned, wanted, wanted / planned),)
-    to = f"train {changes[0].after} epochs instead of {planned:g}" if changes else "end the next run about there"
+    to = "end the next run about there"
+    if changes:
+        to = f"train {changes[0].after} epoch{'s' if changes[0].after != 1 else ''} instead of {planned:g}"
     advice = f"Use the best checkpoint, not the last one; {to}, or get more or more varied data."
     return Prescription(changes, advice, why, ("do not judge the last checkpoint", KEEP_THE_REST))
 

@@ -54,16 +54,17 @@ def decide(changed: Iterable[Finding], curves: Curves, policy: StopPolicy) -> St
     return StopDecision(stop=False)
 
 
-def verdict(findings: Iterable[Finding], skips: Iterable[Skip], rules: Sequence[Rule]) -> Verdict:
+def verdict(findings: Iterable[Finding], skips: Iterable[Skip], rules: Sequence[Rule], stop: StopDecision) -> Verdict:
     """One word for the run.
 
-    SICK for an open error, WATCH for an open warning, INCONCLUSIVE where nothing was found but a rule whose silence would
-    look like health could not look, HEALTHY otherwise.
+    SICK for an open error, WATCH for an open warning or an error that a live doctor would have stopped for although it
+    passed later, INCONCLUSIVE where nothing was found but a rule whose silence would look like health could not look,
+    HEALTHY otherwise.
     """
     live = [f for f in findings if f.status is Status.OPEN]
     if any(f.severity is Severity.ERROR for f in live):
         return Verdict.SICK
-    if any(f.severity is Severity.WARNING for f in live):
+    if stop.stop or any(f.severity is Severity.WARNING for f in live):
         return Verdict.WATCH
     vital = {rule.code for rule in rules if rule.vital}
     if any(f.name == "too-short" for f in live) or any(s.code in vital for s in skips):
@@ -77,14 +78,16 @@ def leading(findings: Sequence[Finding]) -> Finding | None:
     return min(live, key=lambda f: (-f.severity.rank, f.first_step, f.code), default=None)
 
 
-def headline(word: Verdict, findings: Sequence[Finding], skips: Sequence[Skip], best: Best | None) -> str:
+def headline(word: Verdict, findings: Sequence[Finding], skips: Sequence[Skip], best: Best | None, stop: StopDecision) -> str:
     """One sentence that a tired person understands."""
-    first = leading(findings)
+    first = leading([f for f in findings if f.severity is not Severity.INFO])
     keep = "" if best is None else f" Best checkpoint: step {best.step} ({best.metric} {best.value:.4g})."
     if word in (Verdict.SICK, Verdict.WATCH) and first is not None:
         others = sum(f is not first and f.status is Status.OPEN and f.severity is not Severity.INFO for f in findings)
         more = f" (and {others} more)" if others else ""
         return f"{first.name}: {first.message}{more}.{keep}"
+    if word is Verdict.WATCH and stop.because is not None:
+        return f"{stop.because.name} at step {stop.step} was reason enough to stop, but it passed.{keep}"
     if word is Verdict.INCONCLUSIVE:
         short = next((f.message for f in findings if f.name == "too-short"), None)
         why = short or next((f"{s.name} could not look: {s.reason}" for s in skips), "too little was logged")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnose.curves import Curves
-from diagnose.model import Best, Finding, Row, Severity, Skip, Status, Verdict
+from diagnose.model import Best, Finding, Row, Severity, Skip, Status, StopDecision, Verdict
 from diagnose.rules import RULES
 from diagnose.verdict import STOPPING, StopPolicy, decide, headline, leading, verdict
 
@@ -16,6 +16,8 @@ def finding(name="nan-loss", severity=ERROR, first=10, status=Status.OPEN, messa
     return Finding("CD101", name, severity, "train/loss", first, first + 10, message, (), status)
 
 
+GO = StopDecision(stop=False)
+STOPPED = StopDecision(True, 30, finding("flat-loss"), None)
 VITAL = next(rule for rule in RULES if rule.vital)
 ORDINARY = next(rule for rule in RULES if not rule.vital)
 
@@ -37,7 +39,7 @@ ORDINARY = next(rule for rule in RULES if not rule.vital)
     ],
 )
 def test_verdict(findings, skips, word):
-    assert verdict(findings, skips, [VITAL(), ORDINARY()]) is word
+    assert verdict(findings, skips, [VITAL(), ORDINARY()], GO) is word
 
 
 def test_leading_finding_is_the_earliest_of_the_most_serious_open():
@@ -50,18 +52,27 @@ def test_leading_finding_is_the_earliest_of_the_most_serious_open():
 
 def test_headline_names_the_trouble_and_the_best_checkpoint():
     best = Best(40, 1.23456, "eval/loss")
-    one = headline(Verdict.SICK, [finding()], [], best)
+    one = headline(Verdict.SICK, [finding()], [], best, GO)
     assert one == "nan-loss: it went wrong. Best checkpoint: step 40 (eval/loss 1.235)."
-    more = headline(Verdict.SICK, [finding(), finding("x", WARNING), finding("y", INFO)], [], None)
+    more = headline(Verdict.SICK, [finding(), finding("x", WARNING), finding("y", INFO)], [], None, GO)
     assert more == "nan-loss: it went wrong (and 1 more)."
-    assert headline(Verdict.HEALTHY, [finding(severity=INFO)], [], best).startswith("No trouble seen. Best checkpoint: step 40")
+    assert headline(Verdict.HEALTHY, [finding(severity=INFO)], [], best, GO).startswith(
+        "No trouble seen. Best checkpoint: step 40"
+    )
 
 
 def test_headline_says_why_it_is_inconclusive():
     skip = Skip(VITAL.code, VITAL.name, "the log has no train/loss")
-    assert f"{VITAL.name} could not look: the log has no train/loss" in headline(Verdict.INCONCLUSIVE, [], [skip], None)
+    assert f"{VITAL.name} could not look: the log has no train/loss" in headline(Verdict.INCONCLUSIVE, [], [skip], None, GO)
     short = finding("too-short", INFO, message="2 points are too few")
-    assert "2 points are too few" in headline(Verdict.INCONCLUSIVE, [short], [skip], None)
+    assert "2 points are too few" in headline(Verdict.INCONCLUSIVE, [short], [skip], None, GO)
+
+
+def test_a_stop_for_what_passed_is_no_clean_bill_of_health():
+    passed = finding("flat-loss", INFO, status=Status.RESOLVED)
+    assert verdict([passed], [], [VITAL()], STOPPED) is Verdict.WATCH
+    said = headline(Verdict.WATCH, [passed], [], None, STOPPED)
+    assert said == "flat-loss at step 30 was reason enough to stop, but it passed."
 
 
 def curves():

@@ -98,6 +98,8 @@ class _EpochStaircaseWatch(Watch):
         track = curves[TRAIN_LOSS]
         if row.epoch is None or not math.isfinite(row.epoch) or not math.isfinite(track.last) or track.goes_negative:
             return NOTHING
+        if track.last <= track.floor:
+            return NOTHING  # a hidden NaN is logged as 0: no step of any stair
         # A point logged at epoch 1.0 closes the first epoch.
         epoch = math.ceil(row.epoch - 1e-9)
         if epoch != self.epoch:

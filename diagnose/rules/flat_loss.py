@@ -48,7 +48,7 @@ class FlatLoss(Rule):
 
     code: ClassVar[str] = "CD301"
     name: ClassVar[str] = "flat-loss"
-    severity: ClassVar[Severity] = Severity.WARNING
+    severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     also: ClassVar[tuple[str, ...]] = ("eval/*",)
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.SUPERVISED})
@@ -140,17 +140,19 @@ class _FlatLossWatch(Watch):
     def _has_enough(self, track: Track, curves: Curves) -> bool:
         if track.n >= self.rule.points and track.last_step - track.first_step >= self.rule.steps:
             return True
-        n_evals = max((t.n for t in curves.eval_losses), default=0)
-        return n_evals >= self.rule.evals and track.n >= self.rule.evals
+        enough = self.rule.evals
+        return _n_evals(curves) >= enough and track.n >= enough and curves.last_step >= self.rule.frozen_steps
 
     def _evidence(self, track: Track, curves: Curves) -> list[Evidence] | None:
         rule, step = self.rule, track.last_step
         logs, steps = track.blocks.values, track.blocks.steps
-        moved = track.start_log - median(logs[-max(3, len(logs) // 4) :])
-        evals = self._eval_evidence(curves) if abs(moved) <= rule.moved else None
+        moved = abs(track.start_log - median(logs[-max(3, len(logs) // 4) :]))
+        # Evaluations that repeat bit by bit leave little doubt, and what was found is only given up for a clear move.
+        limit = rule.moved * (3 if self.same_evals >= rule.evals else 2 if self.open is not None else 1)
+        evals = self._eval_evidence(curves) if moved <= limit else None
         if evals is None:
             return None
-        found = [Evidence(f"{TRAIN_LOSS} away from its start", abs(moved), "<=", rule.moved, "share", step), *evals]
+        found = [Evidence(f"{TRAIN_LOSS} away from its start", moved, "<=", limit, "share", step), *evals]
         if len(evals) and curves.eval_losses[0].n >= rule.evals:
             return found
         if track.n < rule.points:
@@ -162,10 +164,11 @@ class _FlatLossWatch(Watch):
         if test is None:
             return None
         fallen = -test.slope * (steps[-1] - steps[third])
-        if test.tau < 0 and test.p < rule.chance and fallen > min(rule.fall, 3 * (track.noise or math.inf)):
+        chance = rule.chance * (0.1 if self.open is not None else 1.0)
+        if test.tau < 0 and test.p < chance and fallen > min(rule.fall, 3 * (track.noise or math.inf)):
             return None
-        if test.p >= rule.chance:
-            found.append(Evidence("chance of its trend", test.p, ">=", rule.chance, "", step))
+        if test.p >= chance:
+            found.append(Evidence("chance of its trend", test.p, ">=", chance, "", step))
         else:
             found.append(Evidence(f"{TRAIN_LOSS} fallen since its first third", fallen, "<=", rule.fall, "share", step))
         return found
@@ -197,8 +200,8 @@ class _FlatLossWatch(Watch):
             message += f"; ln {k} = {math.log(k):.4g}: it guesses"
         planned = curves.planned_steps
         long = step - track.first_step >= self.rule.stop_steps and (planned is None or step >= self.rule.stop_share * planned)
-        sure = long and track.fall_error <= self.rule.error / 3
-        frozen = frozen and step >= self.rule.frozen_steps
+        often = track.n >= 2 * self.rule.points or _n_evals(curves) > self.rule.evals
+        sure = long and often and track.fall_error <= self.rule.error / 3
         was_sure = self.open is not None and self.open.severity is Severity.ERROR
         return self.finding(
             TRAIN_LOSS,
@@ -229,6 +232,10 @@ class _FlatLossWatch(Watch):
                 f"needs {self.rule.points} logs of {TRAIN_LOSS} over {self.rule.steps} steps or {self.rule.evals} evaluations"
             )
         return None
+
+
+def _n_evals(curves: Curves) -> int:
+    return max((t.n for t in curves.eval_losses), default=0)
 
 
 def _cure(curves: Curves, *, frozen: bool, guesses: bool) -> Prescription:

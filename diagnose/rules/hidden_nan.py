@@ -112,7 +112,7 @@ class _HiddenNanWatch(Watch):
         is_zero = loss == 0 and curves.kind is not Kind.RL
         if self.open is not None or (is_zero and (sign.what == GRAD_NORM or self.bad >= self.rule.confirm)):
             return True
-        no_scaler = curves.settings.get("bf16") is True
+        no_scaler = curves.settings.get("bf16") is True or curves.settings.get("fp16") is False
         return self.bad >= self.rule.confirm and (no_scaler or row.step - self.first >= self.rule.skips)
 
     def _report(self, row: Row, loss: float, sign: Evidence, curves: Curves) -> Sequence[Finding]:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diagnose import prescribe
+from diagnose.climb import Climb, Course
 from diagnose.curves import LEVEL, Curves, Track
+from diagnose.evaluations import train_log
 from diagnose.model import Evidence, Finding, Row, Severity, Status
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
-from diagnose.stats import median, quantile
+from diagnose.stats import median
 
+_WRECK = [3.4, 3.35, 3.36, 3.33, 3.35, 3.32, 3.34, 3.33]
 _FALL = [2.0, 1.6, 1.3, 1.1, 0.95, 0.85, 0.8, 0.76]
 
 
@@ -24,7 +27,8 @@ class LossDivergence(Rule):
     What it sees:
         The share of the progress (in logarithms) that the training loss has given back and not regained: three quarters of
         the recent points stand far above the best level, by a clear factor and by several noise widths. The evaluation
-        loss counts in the same way, but only while the training loss rises with it.
+        loss counts in the same way, but only while the training loss rises with it. A loss that jumps above its start, as
+        a warm-up does that passes the edge, and never comes back below it has diverged as well.
 
     Why it matters:
         A run that climbs rarely comes back by itself. What it learned is being lost while every step is paid for.
@@ -54,9 +58,14 @@ class LossDivergence(Rule):
     )
     height: float = threshold(3.0, unit="sd of one point", low=0.0, high=100.0, source="three sigma, by the lower quartile")
 
+    jump: float = threshold(1.25, unit="ratio", low=1.0, high=100.0, source="recorded sweeps: rates past the edge jump by more")
+    jump_height: float = threshold(5.0, unit="sd of one point", low=1.0, high=100.0, source="as for loss-spike")
+    wrecked_points: int = threshold(12, unit="points", low=4, high=1000, source="a hump of the warm-up is shorter")
+
     firing: ClassVar[tuple[Example, ...]] = (
         Example("climbs past its start", {TRAIN_LOSS: [*_FALL, 1.2, 2.2, 3.5, 4.0, 4.2, 4.4, 4.5]}),
         Example("gives back most of it", {TRAIN_LOSS: [*_FALL, 0.9, 1.1, 1.3, 1.4, 1.5, 1.5, 1.6, 1.6]}),
+        Example("jumps in the warm-up and regains nothing", {TRAIN_LOSS: [2.9, 3.0, 3.1, 4.2, 4.8, 4.6, *_WRECK, *_WRECK]}),
         Example(
             "climbs from the start, evaluation with it",
             {TRAIN_LOSS: [1.0, 1.3, 1.7, 2.2, 2.8, 3.3], EVAL_LOSS: [1.1, 1.4, 1.9, 2.4, 2.9, 3.4]},
@@ -77,125 +86,122 @@ class LossDivergence(Rule):
         return _LossDivergenceWatch(self)
 
 
-class _Low:
-    """The best level of one metric so far, and how the training loss stood there."""
-
-    def __init__(self) -> None:
-        self.best = math.inf
-        self.step = 0
-        self.train: float | None = None
-
-
 class _LossDivergenceWatch(Watch):
     rule: LossDivergence
 
     def __init__(self, rule: LossDivergence) -> None:
         super().__init__(rule)
-        self.lows: dict[str, _Low] = {TRAIN_LOSS: _Low(), EVAL_LOSS: _Low()}
+        self.courses = {TRAIN_LOSS: Course(is_eval=False), EVAL_LOSS: Course(is_eval=True)}
+        self.train_then: float | None = None
         self.open: Finding | None = None
 
     def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
-        for name, low in self.lows.items():
+        for name, course in self.courses.items():
             value = row.values.get(name)
-            if value is not None and math.isfinite(value):
-                return self._see_metric(curves[name], low, row.step, curves)
+            if value is not None and math.isfinite(value) and not curves[name].goes_negative:
+                return self._see_metric(curves[name], course, curves)
         return NOTHING
 
-    def _see_metric(self, track: Track, low: _Low, step: int, curves: Curves) -> Sequence[Finding]:
-        if track.goes_negative:
-            return NOTHING
-        level = median(track.recent_logs(LEVEL))
-        # Evaluations are few and average much: the first counts as a level of its own, for a run can climb from the start.
-        is_level = track.n > 2 or (track.n == 1 and track.name == EVAL_LOSS)  # noqa: PLR2004 - a median needs three
-        if is_level and level < low.best:
-            low.best, low.step, low.train = level, step, _train_level(curves)
-        if track.n < 4:  # noqa: PLR2004 - one point beyond the level
-            return NOTHING
-        evidence = self._evidence(track, low, step)
-        if evidence is not None and track.name == EVAL_LOSS and not self._train_rises(low, curves):
-            evidence = None
-        if evidence is None:
-            return self._maybe_resolve(track, low, step)
+    def _see_metric(self, track: Track, course: Course, curves: Curves) -> Sequence[Finding]:
+        if course.add(track) and course.is_eval:
+            self.train_then = train_log(curves)
         if self.open is not None and self.open.metric != track.name:
             return NOTHING  # the other metric tells the story already
-        past_start = track.logs[-1] > track.start_log and level > track.start_log
-        said = f"{track.name} climbed from {math.exp(low.best):.4g} (step {low.step}) to {math.exp(level):.4g} and stays up"
-        if past_start:
-            said += ", above where it started"
-        why = f"{track.name} gave back {_percent(evidence[1].value)} of its progress after step {low.step}"
-        self.open = self.finding(
-            track.name,
-            self.open.first_step if self.open is not None else step,
-            step,
-            said,
-            *evidence,
-            prescription=prescribe.lower_rate(curves, why, times=2 if past_start else 1),
-        )
-        return (self.open,)
+        if track.last <= track.floor:
+            return NOTHING  # a hidden NaN is logged as 0: neither a climb nor a recovery
+        climb = course.climb(track)
+        evidence = None if climb is None else self._climbed(track, climb, curves) or self._wrecked(track, course)
+        if evidence is None:
+            return self._maybe_resolve(track, course)
+        return self._tell(track, course, curves, evidence)
 
-    def _evidence(self, track: Track, low: _Low, step: int) -> tuple[Evidence, ...] | None:
-        rule = self.rule
-        held = quantile(track.recent_logs(_window(track.n)), 0.25)
-        climb = held - low.best
-        progress = max(track.start_log - low.best, 1e-3)
-        noise = track.noise
-        ratio, share = math.exp(climb), climb / progress
-        if ratio < rule.climb or share < rule.share or (noise is not None and climb < rule.height * noise):
+    def _climbed(self, track: Track, climb: Climb, curves: Curves) -> list[Evidence] | None:
+        """A clear climb that gave back a large share of the progress."""
+        if not self._is_clear(climb):
+            return None
+        is_eval, step = self.courses[track.name].is_eval, track.last_step
+        if is_eval and not self._train_rises(curves):
+            return None
+        # Two witnesses, training and evaluation, need half the share each.
+        other = curves.get(TRAIN_LOSS if is_eval else EVAL_LOSS)
+        witness = None if other is None or not other.n else self.courses[other.name].climb(other)
+        limit = self.rule.share * (0.5 if witness is not None and self._is_clear(witness) else 1.0)
+        if climb.share < limit:
             return None
         found = [
-            Evidence(f"{track.name} over its best level, held by three quarters", ratio, ">=", rule.climb, "ratio", step),
-            Evidence("progress given back", share, ">=", rule.share, "share", step),
+            Evidence(
+                f"{track.name} over its best level, held by three quarters", climb.ratio, ">=", self.rule.climb, "ratio", step
+            ),
+            Evidence("progress given back", climb.share, ">=", limit, "share", step),
         ]
-        if noise is not None and noise > 0:
-            found.append(Evidence(f"{track.name} above its best level", climb / noise, ">=", rule.height, "sd", step))
-        return tuple(found)
+        if math.isfinite(climb.sigmas):
+            found.append(Evidence(f"{track.name} above its best level", climb.sigmas, ">=", self.rule.height, "sd", step))
+        return found
 
-    def _train_rises(self, low: _Low, curves: Curves) -> bool:
+    def _is_clear(self, climb: Climb) -> bool:
+        return climb.ratio >= self.rule.climb and climb.sigmas >= self.rule.height
+
+    def _wrecked(self, track: Track, course: Course) -> list[Evidence] | None:
+        """A jump above the start from which the loss never came back below the start: the warm-up passed the edge."""
+        rule, noise = self.rule, track.noise
+        since = track.n - course.n_at_peak
+        if course.is_eval or noise is None or since < rule.wrecked_points:
+            return None
+        start = math.log(max(track.head[0], track.floor))  # the jump may come with the second log already
+        jump, held = course.peak - start, course.held(track) - start
+        sigmas = jump / noise if noise > 0 else math.inf
+        if math.exp(jump) < rule.jump or sigmas < rule.jump_height or held < 0 or course.best < start - noise:
+            return None
+        step = track.last_step
+        return [
+            Evidence(f"{TRAIN_LOSS} jumped over its start", math.exp(jump), ">=", rule.jump, "ratio", step),
+            Evidence(f"{TRAIN_LOSS} jumped above its start", sigmas, ">=", rule.jump_height, "sd", step),
+            Evidence(f"{TRAIN_LOSS} over its start, held by three quarters", math.exp(held), ">=", 1.0, "ratio", step),
+        ]
+
+    def _train_rises(self, curves: Curves) -> bool:
         """Whether the training loss stands above where it was at the best evaluation, or was first seen."""
-        track, now = curves.train, _train_level(curves)
+        track, now = curves.train, train_log(curves)
         if track is None or now is None:
             return False
-        then = low.train if low.train is not None else math.log(max(track.head[0], track.floor))
+        then = self.train_then if self.train_then is not None else math.log(max(track.head[0], track.floor))
         return now - then > 0.5 * math.log(self.rule.climb)
 
-    def _maybe_resolve(self, track: Track, low: _Low, step: int) -> Sequence[Finding]:
+    def _tell(self, track: Track, course: Course, curves: Curves, evidence: list[Evidence]) -> Sequence[Finding]:
+        told, level = self.open, median(track.recent_logs(LEVEL))
+        past_start = level > track.start_log
+        if evidence[0].limit == self.rule.jump:
+            text = f"{track.name} jumped to {math.exp(course.peak):.4g} from {track.head[0]:.4g} and never came back below it"
+            why = f"{track.name} jumped above its start and has regained nothing in {track.n - course.n_at_peak} logs"
+        else:
+            text = (
+                f"{track.name} climbed from {math.exp(course.best):.4g} (step {course.step}) to {math.exp(level):.4g}, stays up"
+            )
+            text += ", above where it started" if past_start else ""
+            why = f"{track.name} climbed away from its best level after step {course.step}"
+        cure = prescribe.lower_rate(curves, why, times=2 if past_start else 1)
+        first = track.last_step if told is None else told.first_step
+        self.open = self.finding(track.name, first, track.last_step, text, *evidence, prescription=cure)
+        return (self.open,)
+
+    def _maybe_resolve(self, track: Track, course: Course) -> Sequence[Finding]:
         past = self.open
-        if past is None or past.metric != track.name:
-            return NOTHING
-        held = quantile(track.recent_logs(_window(track.n)), 0.75)
-        if held - low.best > 0.5 * math.log(self.rule.climb):
+        if past is None or course.still_up(track) > 0.5 * math.log(self.rule.climb):
             return NOTHING
         self.open = None
-        message = f"{track.name} had climbed away from its best level but is back near it at step {step}"
-        return (
-            self.finding(
-                track.name,
-                past.first_step,
-                step,
-                message,
-                *past.evidence,
-                severity=Severity.WARNING,
-                status=Status.RESOLVED,
-            ),
+        step = track.last_step
+        text = f"{track.name} had climbed away from its best level but is back near it at step {step}"
+        back = self.finding(
+            track.name,
+            past.first_step,
+            step,
+            text,
+            *past.evidence,
+            severity=Severity.WARNING,
+            status=Status.RESOLVED,
         )
+        return (back,)
 
     def skip(self, curves: Curves) -> str | None:
         track = curves.train
-        if track is not None and track.goes_negative:
-            return "the loss goes below 0, so it is no likelihood"
-        return None
-
-
-def _window(n: int) -> int:
-    """How many recent points have to be up: few in a short run, a twelfth of a long one, within a Track's memory."""
-    few = 3 if n < 10 else LEVEL  # noqa: PLR2004 - below ten points five would be half the run
-    return min(32, max(few, n // 12))
-
-
-def _train_level(curves: Curves) -> float | None:
-    track = curves.train
-    return None if track is None or not track.n else median(track.recent_logs(3))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * min(share, 1.0):.0f} %" if share < 1 else "all"
+        return "the loss goes below 0, so it is no likelihood" if track is not None and track.goes_negative else None

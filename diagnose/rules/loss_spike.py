@@ -47,8 +47,7 @@ class LossSpike(Rule):
     code: ClassVar[str] = "CD201"
     name: ClassVar[str] = "loss-spike"
     severity: ClassVar[Severity] = Severity.WARNING
-    needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
-    also: ClassVar[tuple[str, ...]] = ("eval/*",)
+    needs: ClassVar[tuple[str, ...]] = (f"{TRAIN_LOSS}|eval/*",)
 
     height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="1 in 3 million for normal noise")
     ratio: float = threshold(1.8, unit="ratio", low=1.05, high=100.0, source="labelled curves: smaller jumps were called noise")

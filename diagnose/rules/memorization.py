@@ -188,10 +188,14 @@ class _MemorizationWatch(Watch):
         if evidence[-1].unit == "share" and evidence[-1].what.startswith(TRAIN_LOSS):
             message += f" while {TRAIN_LOSS} fell by {100 * evidence[-1].value:.0f} %"
         late = max(rule.patience + 1, int(rule.patience_share * low.n_since))
-        better = improving_metric(low.metrics, curves, rule.metric_gain, rule.height, late)
+        better = improving_metric(low, curves, rule.metric_gain, rule.height, late)
         if better is not None:
             message += f"; but {better} still improves, so judge by the metric that you care about"
-        is_sure = better is None and low.n_since >= max(rule.patience, rule.patience_share * low.count)
+        unstable = curves.found.get("unstable-loss")
+        swings = unstable is not None and unstable.metric == track.name
+        if swings:
+            message += "; but this loss swings so much that its rise may pass"
+        is_sure = better is None and not swings and low.n_since >= max(rule.patience, rule.patience_share * low.count)
         was_sure = told is not None and told.severity is Severity.ERROR
         why = f"{track.name} was lowest at step {low.step} and has risen since"
         return self.finding(

@@ -44,8 +44,8 @@ class UnstableLoss(Rule):
     code: ClassVar[str] = "CD203"
     name: ClassVar[str] = "unstable-loss"
     severity: ClassVar[Severity] = Severity.WARNING
-    needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
-    also: ClassVar[tuple[str, ...]] = (EVAL_LOSS, GRAD_NORM)
+    needs: ClassVar[tuple[str, ...]] = (f"{TRAIN_LOSS}|{EVAL_LOSS}",)
+    also: ClassVar[tuple[str, ...]] = (GRAD_NORM,)
 
     spikes: int = threshold(3, unit="spikes", low=2, high=100, source="one is chance, two may be one broken item seen twice")
     within: int = threshold(50, unit="points", low=3, high=10_000, source="labelled curves: calm runs had them 60 points apart")
