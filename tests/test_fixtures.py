@@ -115,6 +115,27 @@ def test_what_is_expected_is_found_and_known_gaps_are_still_gaps(path: Path):
     assert set(gaps) - set(missed) == set(), "no gap any more: take it out of known_gaps"
 
 
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({}, set()),
+        ({"verdict": ["HEALTHY"]}, {"verdict"}),
+        ({"findings": {"zero-loss": {"from": 1, "to": 5}, "plateau|nan-loss": {"from": 82, "to": 84}}}, {"findings.zero-loss"}),
+        ({"findings": {"nan-loss": {"from": 1, "to": 81}}}, {"findings.nan-loss"}),
+        ({"findings": {"nan-loss": {"from": 82, "to": 84, "status": "resolved"}}}, {"findings.nan-loss"}),
+        ({"absent": ["nan-loss", "zero-loss"]}, {"absent.nan-loss"}),
+        ({"no_findings_above": "warning"}, {"no_findings_above"}),
+        ({"no_findings_above": "error"}, set()),
+        ({"stop": None}, {"stop"}),
+        ({"stop": {"from": 90, "to": 96}}, {"stop"}),
+        ({"rate": ["up"]}, {"rate"}),
+    ],
+)
+def test_a_report_that_differs_is_told(changed: Mapping[str, Any], missed: set[str]):
+    path = FIXTURES / "recorded" / "nan-unfiltered.json"
+    assert set(misses(report_of(path), load(path)["expect"] | changed)) == missed
+
+
 @each_fixture
 def test_no_rule_crashes(path: Path):
     assert report_of(path).crashes == ()
