@@ -59,11 +59,11 @@ def lower_rate(curves: Curves, why: str, *, times: int = 1) -> Prescription:
         why += f"; {low:g} is the low end of the usual range for {method}"
     elif rate <= low * _LEAST_FACTOR and math.isfinite(low) and low > 0:
         do_not.append(
-            f"do not lower it further than that: {rate:g} is already at the low end for {method}, so also suspect an 8-bit "
+            f"do not lower it further than that: {rate:.3g} is already at the low end for {method}, so also suspect an 8-bit "
             "optimizer, the attention kernel, half-precision weights or broken data"
         )
     change = _rate_change(rate, after)
-    advice = f"Lower the learning rate from {rate:g} to {change.after:g} and start again from the last good checkpoint."
+    advice = f"Lower the learning rate from {rate:.3g} to {change.after:g} and start again from the last good checkpoint."
     return Prescription((change,), advice, why, tuple(do_not))
 
 
@@ -82,13 +82,13 @@ def raise_rate(curves: Curves, why: str) -> Prescription:
         return Prescription((Change("learning_rate", None, None, FACTOR),), advice, why, (KEEP_THE_REST,))
     after = min(rate * FACTOR, max(high, rate))
     if after < rate * _LEAST_FACTOR:
-        advice = f"Train for more steps or epochs: {rate:g} is already at the high end of the usual range for {method}."
+        advice = f"Train for more steps or epochs: {rate:.3g} is already at the high end of the usual range for {method}."
         return Prescription((), advice, why, ("do not raise the learning rate", KEEP_THE_REST))
     if after < rate * FACTOR:
         why += f"; {high:g} is the high end of the usual range for {method}"
     change = _rate_change(rate, after)
     return Prescription(
-        (change,), f"Raise the learning rate from {rate:g} to {change.after:g} and run again.", why, (KEEP_THE_REST,)
+        (change,), f"Raise the learning rate from {rate:.3g} to {change.after:g} and run again.", why, (KEEP_THE_REST,)
     )
 
 
@@ -160,9 +160,8 @@ def _compact(value: Setting) -> str:
 
 
 def _rate_change(rate: float, after: float) -> Change:
-    """A change of the learning rate, with two digits: more would feign precision."""
-    rounded = float(f"{after:.2g}")
-    return Change("learning_rate", rate, rounded, rounded / rate)
+    """A change of the learning rate, with two digits: more would feign precision. The factor stays the one meant."""
+    return Change("learning_rate", float(f"{rate:.3g}"), float(f"{after:.2g}"), after / rate)
 
 
 def _method(curves: Curves) -> str:

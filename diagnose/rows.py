@@ -100,28 +100,34 @@ def build_run(
         settings: see `Run`.
         notes: what the reader has to say already.
     """
-    steps: dict[str, list[int]] = {}
-    values: dict[str, list[float]] = {}
+    columns: dict[str, tuple[list[int], list[float]]] = {}
     said: list[Note] = []
     high = None
     for row in rows:
-        if high is not None and row.step < high and _rewinds(row, steps):
-            dropped = _cut(steps, values, row.step)
+        step = row.step
+        if high is not None and step < high and _rewinds(row, columns):
+            dropped = _cut(columns, step)
             if dropped:
-                text = f"steps go back from {high} to {row.step}: resumed; {dropped} points of the first attempt dropped"
-                said.append(Note("steps-go-back", text, row.step))
-            high = row.step
-        high = row.step if high is None else max(high, row.step)
-        items = dict(row.values)
+                text = f"steps go back from {high} to {step}: resumed; {dropped} points of the first attempt dropped"
+                said.append(Note("steps-go-back", text, step))
+            high = step
+        high = step if high is None or step > high else high
+        for name, value in row.values.items():
+            _add(columns, name, step, value)
         if row.epoch is not None:
-            items[EPOCH] = row.epoch
-        for name, value in items.items():
-            at = steps.setdefault(name, [])
-            if not at or at[-1] < row.step:
-                at.append(row.step)
-                values.setdefault(name, []).append(value)
-    series = {name: _series(name, at, values[name]) for name, at in steps.items()}
+            _add(columns, EPOCH, step, row.epoch)
+    series = {name: _series(name, *points) for name, points in columns.items() if points[0]}
     return Run(id, source, series, dict(settings or {}), (*notes, *said))
+
+
+def _add(columns: dict[str, tuple[list[int], list[float]]], name: str, step: int, value: float) -> None:
+    """Add a point to a metric, unless the step has one already."""
+    column = columns.get(name)
+    if column is None:
+        columns[name] = ([step], [value])
+    elif not column[0] or column[0][-1] < step:
+        column[0].append(step)
+        column[1].append(value)
 
 
 def run_of_columns(
@@ -149,18 +155,19 @@ def run_of_columns(
     return Run(id, source, series, dict(settings or {}), tuple(notes))
 
 
-def _rewinds(row: Row, steps: Mapping[str, list[int]]) -> bool:
+def _rewinds(row: Row, columns: Mapping[str, tuple[list[int], list[float]]]) -> bool:
     """Whether the row takes a metric back, rather than only coming late with another metric's point."""
-    return any(name in steps and steps[name][-1] > row.step for name in row.values)
+    known = (columns[name][0] for name in row.values if name in columns)
+    return any(steps and steps[-1] > row.step for steps in known)  # none are left of a metric that was cut off whole
 
 
-def _cut(steps: dict[str, list[int]], values: dict[str, list[float]], step: int) -> int:
+def _cut(columns: Mapping[str, tuple[list[int], list[float]]], step: int) -> int:
     """Drop every point at or after `step`; returns how many were dropped beside the epoch's."""
     dropped = 0
-    for name, at in steps.items():
-        while at and at[-1] >= step:
-            at.pop()
-            values[name].pop()
+    for name, (steps, values) in columns.items():
+        while steps and steps[-1] >= step:
+            steps.pop()
+            values.pop()
             dropped += name != EPOCH
     return dropped
 

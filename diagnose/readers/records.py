@@ -117,18 +117,20 @@ def _rows(
     records: Sequence[tuple[int, Record]], keys: Mapping[str, Key], step_name: str | None, said: _Said, epoch_as_step: bool
 ) -> list[Row]:
     """One Row for each record that holds a metric, in the order of the log."""
-    drafts: list[tuple[int | None, dict[str, float], float | None]] = []
+    rows: list[Row] = []
     last: int | None = None
     # MMEngine's validation rows lack `iter`, and their `step` is the epoch.
     iter_marks_train = step_name == "step" and "iter" in keys
     split_keys = [key for key in _SPLIT_KEYS if key in keys]
     for index, record in records:
         values, epoch = _values(record, keys, said)
-        side = _side(record, split_keys) or (
-            "eval" if iter_marks_train and "iter" not in record and TRAIN_LOSS not in values else None
-        )
-        if side == "test" or not values:
+        if not values:
             continue
+        side = _side(record, split_keys) if split_keys else None
+        if side == "test":
+            continue
+        if iter_marks_train and "iter" not in record and TRAIN_LOSS not in values:
+            side = "eval"
         if side == "eval":
             values = {_as_eval(name): v for name, v in values.items() if name != LEARNING_RATE}
         step = index + 1 if step_name is None else whole(record.get(step_name))
@@ -140,11 +142,11 @@ def _rows(
             said.no_step += not _METRICS.isdisjoint(values)
             continue
         last = step
-        drafts.append((step, values, epoch))
-    if step_name is None and epoch_as_step and _epochs_serve(drafts):
-        return [Row(int(epoch), values, epoch) for _, values, epoch in drafts if epoch is not None]
+        rows.append(Row(step, values, epoch))
+    if step_name is None and epoch_as_step and _epochs_serve(rows):
+        return [Row(int(row.epoch), row.values, row.epoch) for row in rows if row.epoch is not None]
     said.counted = step_name is None
-    return [Row(step, values, epoch) for step, values, epoch in drafts if step is not None]
+    return rows
 
 
 def _values(record: Record, keys: Mapping[str, Key], said: _Said) -> tuple[dict[str, float], float | None]:
@@ -187,14 +189,15 @@ def _as_eval(name: str) -> str:
     return "eval/" + name.removeprefix("train/") if name.startswith("train/") else name
 
 
-def _epochs_serve(drafts: Sequence[tuple[int | None, dict[str, float], float | None]]) -> bool:
+def _epochs_serve(rows: Sequence[Row]) -> bool:
     """Whether whole epochs can be the steps: each row has one, and no metric comes twice in the same epoch."""
     seen: dict[str, float] = {}
-    for _, values, epoch in drafts:
+    for row in rows:
+        epoch = row.epoch
         if epoch is None or not math.isfinite(epoch) or epoch != int(epoch) or abs(epoch) > 2**53:
             return False
-        for name in values:
+        for name in row.values:
             if seen.get(name) == epoch:
                 return False
             seen[name] = epoch
-    return bool(drafts)
+    return bool(rows)

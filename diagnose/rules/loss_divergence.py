@@ -169,8 +169,9 @@ class _LossDivergenceWatch(Watch):
 
     def _tell(self, track: Track, course: Course, curves: Curves, evidence: list[Evidence]) -> Sequence[Finding]:
         told, level = self.open, median(track.recent_logs(LEVEL))
-        past_start = level > track.start_log
-        if evidence[0].limit == self.rule.jump:
+        never_back = evidence[0].limit == self.rule.jump
+        past_start = never_back or level > track.start_log
+        if never_back:
             text = f"{track.name} jumped to {math.exp(course.peak):.4g} from {track.head[0]:.4g} and never came back below it"
             why = f"{track.name} jumped above its start and has regained nothing in {track.n - course.n_at_peak} logs"
         else:
