@@ -95,3 +95,11 @@ def test_columns_and_rows_build_the_same_run(steps, values):
     rows = [Row(step, {"train/loss": value}) for step, value in zip(steps, values, strict=False)]
     by_column = run_of_columns({"train/loss": (steps, values[: len(steps)])}, id="a", source="a")
     assert same(by_column, build_run(rows, id="a", source="a"))
+
+
+def test_a_metric_that_a_resume_cut_off_whole_can_come_back():
+    rows = [Row(10, {"train/loss": 2.0, "train/grad_norm": 1.0}), Row(5, {"train/loss": 3.0}), Row(4, {"train/grad_norm": 7.0})]
+    run = build_run(rows, id="a", source="a")
+    assert run.series["train/loss"].step.tolist() == [5]
+    assert run.series["train/grad_norm"].step.tolist() == [4]
+    assert "train/grad_norm" not in build_run(rows[:2], id="a", source="a").series
