@@ -53,7 +53,7 @@ def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting
     settings["max_steps"] = planned if planned and planned > 0 else None
     if (getattr(args, "max_steps", 0) or 0) > 0:
         # The steps rule then, and the epochs in the arguments are a default that counts for nothing.
-        settings["num_train_epochs"] = None
+        settings["num_train_epochs"] = getattr(state, "num_train_epochs", None)
     if settings["num_train_epochs"] == sys.maxsize:  # the Trainer's word for "data without an end"
         settings["num_train_epochs"] = None
     for kind in ("logging", "eval", "save"):
