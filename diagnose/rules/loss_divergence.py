@@ -58,6 +58,10 @@ class LossDivergence(Rule):
     )
     height: float = threshold(3.0, unit="sd of one point", low=0.0, high=100.0, source="three sigma, by the lower quartile")
 
+    lost: float = threshold(
+        0.5, unit="share of the progress", low=0.0, high=10.0, source="half of it: no run came back from there"
+    )
+    wait: float = threshold(1.1, unit="ratio of the points", low=1.0, high=10.0, source="a climb that passes does so sooner")
     jump: float = threshold(1.25, unit="ratio", low=1.0, high=100.0, source="recorded sweeps: rates past the edge jump by more")
     jump_height: float = threshold(5.0, unit="sd of one point", low=1.0, high=100.0, source="as for loss-spike")
     wrecked_points: int = threshold(12, unit="points", low=4, high=1000, source="a hump of the warm-up is shorter")
@@ -94,6 +98,7 @@ class _LossDivergenceWatch(Watch):
         self.courses = {TRAIN_LOSS: Course(is_eval=False), EVAL_LOSS: Course(is_eval=True)}
         self.train_then: float | None = None
         self.open: Finding | None = None
+        self.n_first = 0
 
     def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
         for name, course in self.courses.items():
@@ -181,8 +186,20 @@ class _LossDivergenceWatch(Watch):
             text += ", above where it started" if past_start else ""
             why = f"{track.name} climbed away from its best level after step {course.step}"
         cure = prescribe.lower_rate(curves, why, times=2 if past_start else 1)
-        first = track.last_step if told is None else told.first_step
-        self.open = self.finding(track.name, first, track.last_step, text, *evidence, prescription=cure)
+        if told is None:
+            self.n_first = track.n
+        # Half of the progress lost, or not regained for a tenth of the run: until then it may pass.
+        is_sure = never_back or evidence[1].value >= self.rule.lost or track.n >= self.rule.wait * self.n_first
+        was_sure = told is not None and told.severity is Severity.ERROR
+        self.open = self.finding(
+            track.name,
+            track.last_step if told is None else told.first_step,
+            track.last_step,
+            text,
+            *evidence,
+            severity=Severity.ERROR if is_sure or was_sure else Severity.WARNING,
+            prescription=cure,
+        )
         return (self.open,)
 
     def _maybe_resolve(self, track: Track, course: Course) -> Sequence[Finding]:
