@@ -74,8 +74,11 @@ class FlatLoss(Rule):
     )
     evals: int = threshold(4, unit="evaluations", low=2, high=1000, source="four equal ones stand for twenty train points")
     frozen_steps: int = threshold(10, unit="steps", low=1, high=10**6, source="fp16 may skip its first few steps")
+    share: float = threshold(
+        0.05, unit="share of the planned steps", low=0.0, high=1.0, source="the usual warm-up, during which little moves"
+    )
     stop_steps: int = threshold(
-        100, unit="steps", low=1, high=10**9, source="twice the preflight of 50 steps that should show a falling loss"
+        250, unit="steps", low=1, high=10**9, source="five times the preflight of 50 steps that should show a falling loss"
     )
     stop_share: float = threshold(
         0.15, unit="share of the planned steps", low=0.0, high=1.0, source="readers ended flat runs at a fifth to a third"
@@ -138,6 +141,9 @@ class _FlatLossWatch(Watch):
         return (self.open,)
 
     def _has_enough(self, track: Track, curves: Curves) -> bool:
+        planned = curves.planned_steps
+        if planned is not None and curves.last_step < self.rule.share * planned:
+            return False
         if track.n >= self.rule.points and track.last_step - track.first_step >= self.rule.steps:
             return True
         enough = self.rule.evals
