@@ -94,11 +94,11 @@ def _factor(factor: float | None) -> str:
 
 
 def stop(decision: StopDecision) -> str:
-    """What a live doctor would have done: `would have stopped at step 40 for CD401 memorization`."""
+    """What a live doctor does: `stops this run at step 40, for CD401 memorization`."""
     if not decision.stop or decision.step is None:
-        return "would not have stopped this run"
-    why = "" if decision.because is None else f" for {decision.because.code} {decision.because.name}"
-    return f"would have stopped at step {decision.step}{why}"
+        return "does not stop this run"
+    why = "" if decision.because is None else f", for {decision.because.code} {decision.because.name}"
+    return f"stops this run at step {decision.step}{why}"
 
 
 def skips(skipped: Iterable[Skip]) -> str:
