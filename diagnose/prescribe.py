@@ -97,6 +97,23 @@ def other_cause(advice: str, why: str, *changes: Change) -> Prescription:
     return Prescription(changes, advice, why, ("do not change the learning rate for this",))
 
 
+def standstill(curves: Curves, *, is_frozen: bool, guesses: bool) -> Prescription:
+    """The cure of a run that learns nothing.
+
+    Args:
+        curves: the run so far.
+        is_frozen: whether evaluations repeat bit by bit: then the weights do not change, and no rate would help.
+        guesses: whether the loss is at the level of guessing, where a rate far too high leads as well.
+    """
+    if is_frozen:
+        advice = "Find out why the weights do not change: print the trainable parameters and the logged learning rate."
+        return other_cause(advice, "the evaluation loss repeats bit by bit, so the weights stay as they are")
+    rate, high = known_rate(curves), usual_range(curves)[1]
+    if guesses and rate is not None and rate > high:
+        return lower_rate(curves, f"the model guesses and {rate:.3g} is above the usual range")
+    return raise_rate(curves, "the training loss has not moved from its start")
+
+
 def fewer_epochs(curves: Curves, best_epoch: float | None, why: str) -> Prescription:
     """Keep the best checkpoint and end the next run where it was.
 

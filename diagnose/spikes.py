@@ -45,7 +45,8 @@ class SpikeDetector:
     """Finds the first point of each spike in a stream and tells when the metric is back in its band.
 
     Args:
-        height: the least height in standard deviations of one point (of its logarithm).
+        height: the least height in standard deviations of one point (of its logarithm), for a short run; each e-fold of
+            its length adds one, since the largest of many heavy-tailed values grows without any trouble.
         ratio: the least ratio to the band's level.
     """
 
@@ -98,7 +99,10 @@ class SpikeDetector:
         del self._excursions[:-BAND]
         ratio = self.ratio if len(band) >= SHORT_BAND else self.ratio**2
         noise = noise_scale(band) or 0.0
-        if jump < max(math.log(ratio), self.height * noise, TAIL * tail) or value < LEAST_SHARE * abs(track.head[0]):
+        height = self.height + math.log(max(track.n, BAND) / BAND)
+        if jump < max(math.log(ratio), height * noise, TAIL * tail) or value < LEAST_SHARE * abs(track.head[0]):
             return None
+        if min(band) <= math.log(track.floor) + 1e-9:
+            return None  # zeros among the losses: no band at all
         self._excursions.pop()
         return Spike(step, value, math.exp(base), math.exp(jump), jump / noise if noise > 0 else math.inf)

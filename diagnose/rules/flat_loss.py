@@ -11,7 +11,7 @@ from diagnose import prescribe
 from diagnose.chance import guessing_among
 from diagnose.curves import Curves, Track
 from diagnose.evaluations import any_metric_gained, falls_steadily
-from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Kind, Row, Severity, Status
 from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 from diagnose.stats import median, trend
@@ -216,7 +216,7 @@ class _FlatLossWatch(Watch):
             message,
             *evidence,
             severity=Severity.ERROR if frozen or sure or was_sure else Severity.WARNING,
-            prescription=_cure(curves, frozen=frozen, guesses=k is not None),
+            prescription=prescribe.standstill(curves, is_frozen=frozen, guesses=k is not None),
         )
 
     def _maybe_resolve(self, step: int) -> Sequence[Finding]:
@@ -242,15 +242,3 @@ class _FlatLossWatch(Watch):
 
 def _n_evals(curves: Curves) -> int:
     return max((t.n for t in curves.eval_losses), default=0)
-
-
-def _cure(curves: Curves, *, frozen: bool, guesses: bool) -> Prescription:
-    if frozen:
-        return prescribe.other_cause(
-            "Find out why the weights do not change: print the trainable parameters and the logged learning rate.",
-            f"{EVAL_LOSS} repeats bit by bit, so the weights stay as they are",
-        )
-    rate, high = prescribe.known_rate(curves), prescribe.usual_range(curves)[1]
-    if guesses and rate is not None and rate > high:
-        return prescribe.lower_rate(curves, f"the model guesses and {rate:g} is above the usual range")
-    return prescribe.raise_rate(curves, f"{TRAIN_LOSS} has not moved from its start")
