@@ -55,6 +55,11 @@ def test_a_git_lfs_pointer(tmp_path, name):
     assert "git lfs pull" in reasons(tmp_path / name)[name]
 
 
+def test_a_cut_git_lfs_pointer(tmp_path):
+    (tmp_path / "trainer_state.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\n")
+    assert "git lfs pull" in reasons(tmp_path)["trainer_state.json"]
+
+
 def test_pointers_that_every_model_folder_has_are_not_worth_a_word(tmp_path):
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:" + "ab12" * 16 + "\nsize 46082\n")

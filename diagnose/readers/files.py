@@ -9,7 +9,8 @@ from pathlib import Path
 
 from diagnose.errors import NotALog, ReadError
 
-_LFS_POINTER = re.compile(rb"version \S+\r?\n(?:ext-[^\n]*\n)*oid sha256:[0-9a-f]{64}")
+#: The first line is fixed by the specification; a cut or mended pointer is one all the same.
+_LFS_POINTER = re.compile(rb"\s*version https?://\S*(?:git-lfs|hawser)\S*\s|version \S+\r?\n(?:ext-[^\n]*\n)*oid sha256:")
 
 #: Enough of a file to tell what it is.
 HEAD_BYTES = 1 << 16
