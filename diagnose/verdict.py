@@ -83,9 +83,7 @@ def headline(word: Verdict, findings: Sequence[Finding], skips: Sequence[Skip], 
     first = leading([f for f in findings if f.severity is not Severity.INFO])
     keep = "" if best is None else f" Best checkpoint: step {best.step} ({best.metric} {best.value:.4g})."
     if word in (Verdict.SICK, Verdict.WATCH) and first is not None:
-        others = sum(f is not first and f.status is Status.OPEN and f.severity is not Severity.INFO for f in findings)
-        more = f" (and {others} more)" if others else ""
-        return f"{first.name}: {first.message}{more}.{keep}"
+        return f"{first.name}: {first.message}{_rest_of_the_story(first, findings)}.{keep}"
     if word is Verdict.WATCH and stop.because is not None:
         return f"{stop.because.name} at step {stop.step} was reason enough to stop, but it passed.{keep}"
     if word is Verdict.INCONCLUSIVE:
@@ -93,3 +91,19 @@ def headline(word: Verdict, findings: Sequence[Finding], skips: Sequence[Skip], 
         why = short or next((f"{s.name} could not look: {s.reason}" for s in skips), "too little was logged")
         return f"No trouble seen, but not enough to call the run healthy: {why}.{keep}"
     return f"No trouble seen.{keep}"
+
+
+def _rest_of_the_story(first: Finding, findings: Sequence[Finding]) -> str:
+    """What else is open, in order: what came before the leading finding, and what followed from it."""
+    others = [f for f in findings if f is not first and f.status is Status.OPEN and f.severity is not Severity.INFO]
+    others.sort(key=lambda f: f.first_step)
+    before = [f"{f.name} at step {f.first_step}" for f in others if f.first_step < first.first_step]
+    after = [f"{f.name} at step {f.first_step}" for f in others if f.first_step >= first.first_step]
+    told = f"; before it {_listed(before)}" if before else ""
+    return told + (f"; then {_listed(after)}" if after else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Two by name, the others by number."""
+    shown, more = names[:2], len(names) - 2
+    return " and ".join(shown) if more < 1 else f"{', '.join(shown)} and {more} more"

@@ -55,7 +55,10 @@ def test_headline_names_the_trouble_and_the_best_checkpoint():
     one = headline(Verdict.SICK, [finding()], [], best, GO)
     assert one == "nan-loss: it went wrong. Best checkpoint: step 40 (eval/loss 1.235)."
     more = headline(Verdict.SICK, [finding(), finding("x", WARNING), finding("y", INFO)], [], None, GO)
-    assert more == "nan-loss: it went wrong (and 1 more)."
+    assert more == "nan-loss: it went wrong; then x at step 10."
+    story = [finding(first=40), finding("a", WARNING, 20), *(finding(n, WARNING, 50 + i) for i, n in enumerate("bcde"))]
+    said = headline(Verdict.SICK, story, [], None, GO)
+    assert said == "nan-loss: it went wrong; before it a at step 20; then b at step 50, c at step 51 and 2 more."
     assert headline(Verdict.HEALTHY, [finding(severity=INFO)], [], best, GO).startswith(
         "No trouble seen. Best checkpoint: step 40"
     )
