@@ -18,6 +18,10 @@ EVAL_LOSS = "eval/loss"
 GRAD_NORM = "train/grad_norm"
 LEARNING_RATE = "train/lr"
 EPOCH = "epoch"
+REWARD = "train/reward"
+REWARD_STD = "train/reward_std"
+KL = "train/kl"
+COMPLETION_LENGTH = "train/completions/mean_length"
 
 #: Exact names after lower-casing and turning spaces, dots and dashes into underscores. Sources: the log keys of
 #: transformers, TRL, LLaMA-Factory, Lightning and Keras as installed.
@@ -67,10 +71,24 @@ ALIASES: dict[str, str] = {
     "epoch": EPOCH,
     "train/epoch": EPOCH,
     "current_epoch": EPOCH,
+    # Reinforcement learning: TRL's PPO before and since 0.12, verl and OpenRLHF.
+    "env/reward_mean": REWARD,
+    "env/reward_std": REWARD_STD,
+    "objective/scores": REWARD,
+    "critic/score/mean": REWARD,
+    "objective/kl": KL,
+    "response_length/mean": COMPLETION_LENGTH,
+    "response_length": COMPLETION_LENGTH,
 }
 
 #: Epoch averages and other second tellings of a metric that has a finer name: used only when that is absent.
-FALLBACKS: dict[str, str] = {"train_loss_epoch": TRAIN_LOSS, "train/loss_epoch": TRAIN_LOSS}
+FALLBACKS: dict[str, str] = {
+    "train_loss_epoch": TRAIN_LOSS,
+    "train/loss_epoch": TRAIN_LOSS,
+    # GRPO before TRL 0.16; later versions log both for a while.
+    "completion_length": COMPLETION_LENGTH,
+    "train/completion_length": COMPLETION_LENGTH,
+}
 
 #: What a log row holds beside metrics: clocks, counters and throughput. They say nothing about the curve.
 _IGNORED = re.compile(
@@ -159,6 +177,8 @@ def canonical(key: str) -> str | None:
     ('eval/loss', 'train/loss', 'eval/squad_loss', 'train/reward')
     >>> canonical("Accuracy/val"), canonical("rewards / chosen"), canonical("avg_train_loss"), canonical("loss_val")
     ('eval/accuracy', 'train/rewards/chosen', 'train/loss', 'eval/loss')
+    >>> canonical("completions_/_clipped_ratio"), canonical("completion_length"), canonical("env/reward_mean")
+    ('train/completions/clipped_ratio', 'train/completions/mean_length', 'train/reward')
     >>> canonical("eval_runtime"), canonical("test_loss"), canonical("eval_test_loss")
     (None, None, 'eval/test_loss')
     """
@@ -209,19 +229,43 @@ def is_eval_loss(name: str) -> bool:
     return name == EVAL_LOSS or (name.startswith("eval/") and name.endswith(("_loss", "/loss")))
 
 
-_RL_KEYS = {"train/reward", "train/reward_std", "train/kl", "train/frac_reward_zero_std", "train/objective/kl"}
-_PREFERENCE_KEYS = {"train/rewards/margins", "train/rewards/chosen", "train/rewards/accuracies", "train/margin"}
+#: Keys without their side. The pairs of a preference run are told by its evaluation too, where training logs only a loss.
+_PREFERENCE_KEYS = frozenset(
+    f"{side}/{key}"
+    for side in ("train", "eval")
+    for key in ("rewards/margins", "rewards/chosen", "rewards/rejected", "rewards/accuracies", "logps/chosen", "logps/rejected")
+) | {"train/margin", "train/mean_reward", "train/log_odds_chosen"}
+#: What nothing but reinforcement learning logs. A `kl` is not among them: autoencoders and distillation log one too.
+_RL_KEYS = frozenset(
+    {
+        REWARD,
+        REWARD_STD,
+        "train/frac_reward_zero_std",
+        "train/objective/rlhf_reward",
+        "train/objective/non_score_reward",
+        "train/policy/approxkl_avg",
+        "train/loss/policy_avg",
+        "train/actor/pg_loss",
+        "train/critic/rewards/mean",
+        "train/rollout/ep_rew_mean",
+    }
+)
+_RL_PREFIXES = ("train/rewards/", "train/completions/", "train/ppo/", "train/clip_ratio/")
 
 
 def kind_of(names: Iterable[str]) -> Kind:
     """What the loss means in a log that holds these canonical names.
 
+    A reward among the evaluation metrics alone says nothing of the training: a supervised run may measure one.
+
     >>> kind_of(["train/loss", "train/reward", "train/kl"]), kind_of(["train/loss", "train/rewards/margins"])
     (<Kind.RL: 'rl'>, <Kind.PREFERENCE: 'preference'>)
+    >>> kind_of(["train/loss", "eval/rewards/margins"]), kind_of(["train/loss", "eval/reward"]), kind_of(["train/loss", "train/kl"])
+    (<Kind.PREFERENCE: 'preference'>, <Kind.SUPERVISED: 'supervised'>, <Kind.SUPERVISED: 'supervised'>)
     """
     present = set(names)
     if present & _PREFERENCE_KEYS:
         return Kind.PREFERENCE
-    if present & _RL_KEYS or any(n.startswith(("train/rewards/", "train/completions/")) for n in present):
+    if present & _RL_KEYS or any(n.startswith(_RL_PREFIXES) for n in present):
         return Kind.RL
     return Kind.SUPERVISED

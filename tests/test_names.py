@@ -36,6 +36,20 @@ from diagnose.names import ALIASES, Direction, canonical, direction, is_eval_los
         ("rewards/chosen", "train/rewards/chosen"),
         ("rewards / chosen", "train/rewards/chosen"),
         ("reward", "train/reward"),
+        ("eval_reward", "eval/reward"),
+        ("rewards_/_correctness_reward_func_/_mean", "train/rewards/correctness_reward_func/mean"),
+        ("rewards/xmlcount_reward_func", "train/rewards/xmlcount_reward_func"),
+        ("eval_rewards/margins", "eval/rewards/margins"),
+        ("logps_/_chosen", "train/logps/chosen"),
+        ("frac_reward_zero_std", "train/frac_reward_zero_std"),
+        ("completion_length", "train/completions/mean_length"),
+        ("completions_/_mean_length", "train/completions/mean_length"),
+        ("response_length/mean", "train/completions/mean_length"),
+        ("train/completions/clipped_ratio", "train/completions/clipped_ratio"),
+        ("env/reward_mean", "train/reward"),
+        ("objective/scores", "train/reward"),
+        ("critic/score/mean", "train/reward"),
+        ("objective/kl", "train/kl"),
         ("train/mean_token_accuracy", "train/mean_token_accuracy"),
         ("entropy", "train/entropy"),
         ("evaluate_me", "train/evaluate_me"),
@@ -110,11 +124,34 @@ def test_eval_loss_of_any_set():
     assert not any(map(is_eval_loss, ["train/loss", "eval/wer", "eval/loss_scale", "eval/lossy"]))
 
 
+#: Keys that trainers log beside `loss`: TRL 1.16 as installed, PPO of TRL 0.11 and 0.12, verl, OpenRLHF.
+LOGS: dict[str, tuple[Kind, str]] = {
+    "SFT": (Kind.SUPERVISED, "grad_norm learning_rate entropy mean_token_accuracy num_tokens eval_loss eval_entropy"),
+    "DPO": (Kind.PREFERENCE, "logits/chosen rewards/chosen rewards/rejected rewards/accuracies rewards/margins entropy"),
+    "DPO, only in evaluation": (Kind.PREFERENCE, "learning_rate eval_loss eval_rewards/chosen eval_rewards/margins"),
+    "DPO, model card": (Kind.PREFERENCE, "Rewards/chosen Rewards/margins Logps/rejected"),
+    "ORPO": (Kind.PREFERENCE, "rewards/margins logps/chosen nll_loss log_odds_ratio log_odds_chosen"),
+    # KTO logs a kl beside its margins: it is a preference run all the same.
+    "KTO": (Kind.PREFERENCE, "rewards/chosen rewards/margins logps/chosen logits/chosen kl"),
+    "reward model": (Kind.PREFERENCE, "min_reward mean_reward max_reward accuracy margin num_tokens"),
+    "GRPO": (Kind.RL, "reward reward_std frac_reward_zero_std rewards/f/mean rewards/f/std entropy completions/mean_length"),
+    "GRPO, old": (Kind.RL, "rewards_/_xmlcount_reward_func completion_length kl"),
+    "RLOO": (Kind.RL, "reward reward_std frac_reward_zero_std clip_ratio/high_mean entropy"),
+    "PPO": (Kind.RL, "objective/kl objective/scores objective/rlhf_reward policy/approxkl_avg loss/policy_avg val/ratio"),
+    "PPO, old": (Kind.RL, "ppo/loss/total ppo/mean_scores env/reward_mean env/reward_std objective/kl"),
+    "verl": (Kind.RL, "actor/pg_loss actor/kl_loss critic/score/mean critic/rewards/mean response_length/mean"),
+    "autoencoder": (Kind.SUPERVISED, "kl reconstruction_loss"),
+    "SFT that measures a reward": (Kind.SUPERVISED, "eval_loss eval_reward"),
+}
+
+
+@pytest.mark.parametrize(("kind", "keys"), LOGS.values(), ids=LOGS)
+def test_kind_of_run_from_the_keys_as_logged(kind, keys):
+    names = {canonical(key) for key in ("loss", *keys.split())} - {None}
+    assert kind_of(names) is kind
+
+
 def test_kind_of_run():
     assert kind_of([]) is Kind.SUPERVISED
-    assert kind_of(["train/loss", "eval/loss", "train/mean_token_accuracy"]) is Kind.SUPERVISED
-    assert kind_of(["train/loss", "train/rewards/accuracies"]) is Kind.PREFERENCE
-    assert kind_of(["train/loss", "train/reward_std"]) is Kind.RL
     assert kind_of(["train/loss", "train/rewards/format/mean"]) is Kind.RL
-    # KTO logs a kl beside its margins: it is a preference run all the same.
-    assert kind_of(["train/loss", "train/rewards/margins", "train/kl"]) is Kind.PREFERENCE
+    assert kind_of(["train/loss", "train/rewards/margins", "train/reward"]) is Kind.PREFERENCE
