@@ -260,8 +260,8 @@ def kind_of(names: Iterable[str]) -> Kind:
 
     >>> kind_of(["train/loss", "train/reward", "train/kl"]), kind_of(["train/loss", "train/rewards/margins"])
     (<Kind.RL: 'rl'>, <Kind.PREFERENCE: 'preference'>)
-    >>> kind_of(["train/loss", "eval/rewards/margins"]), kind_of(["train/loss", "eval/reward"]), kind_of(["train/loss", "train/kl"])
-    (<Kind.PREFERENCE: 'preference'>, <Kind.SUPERVISED: 'supervised'>, <Kind.SUPERVISED: 'supervised'>)
+    >>> kind_of(["train/loss", "eval/rewards/margins"]), kind_of(["train/loss", "eval/reward", "train/kl"])
+    (<Kind.PREFERENCE: 'preference'>, <Kind.SUPERVISED: 'supervised'>)
     """
     present = set(names)
     if present & _PREFERENCE_KEYS:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from diagnose.rules.base import Example, Rule, Watch, threshold
 from diagnose.rules.best_checkpoint_passed import BestCheckpointPassed
 from diagnose.rules.collapsed_loss import CollapsedLoss
+from diagnose.rules.dpo_no_signal import DpoNoSignal
+from diagnose.rules.dpo_overoptimized import DpoOveroptimized
 from diagnose.rules.epoch_staircase import EpochStaircase
 from diagnose.rules.exploding_gradient import ExplodingGradient
 from diagnose.rules.flat_loss import FlatLoss
@@ -18,6 +20,7 @@ from diagnose.rules.nan_eval import NanEval
 from diagnose.rules.nan_loss import NanLoss
 from diagnose.rules.no_gradient import NoGradient
 from diagnose.rules.plateau import Plateau
+from diagnose.rules.reference_mismatch import ReferenceMismatch
 from diagnose.rules.scaled_loss import ScaledLoss
 from diagnose.rules.slow_loss import SlowLoss
 from diagnose.rules.steps_go_back import StepsGoBack
@@ -47,6 +50,9 @@ RULES: tuple[type[Rule], ...] = (
     BestCheckpointPassed,
     Plateau,
     StillLearning,
+    DpoNoSignal,
+    DpoOveroptimized,
+    ReferenceMismatch,
     StepsGoBack,
     MixedRuns,
     ScaledLoss,
