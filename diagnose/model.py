@@ -21,6 +21,11 @@ IntArray = NDArray[np.int64]
 #: A setting of the training, as plain JSON knows it.
 Setting = str | int | float | bool | None
 
+#: What a finding about a setting names in place of a metric.
+SETTINGS = "settings"
+#: How the reason of a Skip begins where a setting is not known; the names follow, with commas between them.
+UNTOLD = "the log does not tell "
+
 Relation = Literal["<", "<=", ">", ">=", "==", "is not finite", "is finite"]
 
 #: Version of the JSON report; it changes when a key changes its meaning.

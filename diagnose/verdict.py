@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnose.model import Best, Finding, Severity, Skip, Status, StopDecision, Verdict
+from diagnose.model import SETTINGS, Best, Finding, Severity, Skip, Status, StopDecision, Verdict
 
 if TYPE_CHECKING:
     from diagnose.curves import Curves
@@ -73,8 +73,11 @@ def verdict(findings: Iterable[Finding], skips: Iterable[Skip], rules: Sequence[
 
 
 def leading(findings: Sequence[Finding]) -> Finding | None:
-    """The finding that tells the run's story: the earliest of the most serious open ones; None without any."""
-    live = [f for f in findings if f.status is Status.OPEN]
+    """The finding that tells the run's story: the earliest of the most serious open ones; None without any.
+
+    A setting that is not as usual tells no story while the curve shows no trouble from it.
+    """
+    live = [f for f in findings if f.status is Status.OPEN and (f.metric != SETTINGS or f.severity is not Severity.INFO)]
     return min(live, key=lambda f: (-f.severity.rank, f.first_step, f.code), default=None)
 
 

@@ -18,6 +18,7 @@ from diagnose.model import Row
 from diagnose.names import TRAIN_LOSS, is_eval_loss
 from diagnose.rows import build_run
 from diagnose.rules import RULES, Example, Rule
+from diagnose.rules.settings import SettingsRule
 
 _quick = {"derandomize": True, "deadline": None, "database": None, "phases": (Phase.explicit, Phase.generate)}
 laws = settings(max_examples=30, suppress_health_check=list(HealthCheck), **_quick)
@@ -30,6 +31,8 @@ KNOWS_NATS = {"collapsed-loss", "flat-loss"}
 #: Rules that count optimizer steps: the fp16 scaler halves its scale once per skipped step, and weights move by one
 #: learning rate a step, so neither is a matter of logged points.
 COUNTS_STEPS = {"hidden-nan", "flat-loss", "dpo-no-signal", "grpo-no-signal"}
+#: Rules that hold the steps of the run against a plan or an interval that the settings count in steps.
+KNOWS_SETTINGS = {rule.name for rule in RULES if issubclass(rule, SettingsRule)}
 #: Rules about the first steps of a training, whose number says that they are the first.
 KNOWS_THE_FIRST_STEP = {"reference-mismatch", "dpo-no-signal"}
 
@@ -141,7 +144,8 @@ def assert_steps_do_not_matter(
     rows: Sequence[Row], rule: type[Rule] | None, times: int, shift: int, given_settings: Settings
 ) -> None:
     """Renumbered steps give the same findings at the renumbered steps."""
-    rules = [r for r in only(rule) or [r() for r in RULES] if times == 1 or r.name not in COUNTS_STEPS]
+    counting = (COUNTS_STEPS if times != 1 else set()) | (KNOWS_SETTINGS if times != 1 or given_settings else set())
+    rules = [r for r in only(rule) or [r() for r in RULES] if r.name not in counting]
     rules = [r for r in rules if r.name not in KNOWS_THE_FIRST_STEP]
     moved = [dataclasses.replace(row, step=row.step * times + shift) for row in rows]
     findings = told(watched(rows, rules, given_settings).report().findings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.model import FloatArray, IntArray, Kind, Status
+from diagnose.model import SETTINGS, FloatArray, IntArray, Kind, Status
 from diagnose.names import TRAIN_LOSS, is_eval_loss
 from diagnose.report.scale import Scale, scale_for, spread_ticks
 from diagnose.report.words import grouped
@@ -237,6 +237,8 @@ def _marks(report: Report, signs: _Signs) -> tuple[list[tuple[int, str, str]], l
         marks.append((report.stop.step, signs.stop, "stop"))
         legend.append((signs.stop, "stop", f"stop, step {report.stop.step}"))
     for letter, group in grouped(report.findings):
+        if group[0].metric == SETTINGS:
+            continue
         role = group[0].severity.value if group[0].status is Status.OPEN else "resolved"
         marks += [(finding.first_step, letter, role) for finding in group]
         legend.append((letter, role, group[0].name))

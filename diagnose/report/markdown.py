@@ -109,7 +109,8 @@ def _group(letter: str, group: Sequence[Finding]) -> str:
     status = "" if first.status is Status.OPEN else ", resolved"
     lines = [f"- **{letter}** {first.severity.value} **{first.code} {first.name}** on {escape(first.metric)}{status}"]
     for finding in group:
-        lines.append(f"  - {words.steps(finding)}: {escape(finding.message)}")
+        where = words.steps(finding)
+        lines.append(f"  - {where}{': ' if where else ''}{escape(finding.message)}")
         lines += [f"    - {escape(words.evidence(item))}" for item in finding.evidence]
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from diagnose.model import Finding, Report, Run, Status, Verdict
+from diagnose.model import SETTINGS, Finding, Report, Run, Status, Verdict
 from diagnose.report import words
 from diagnose.report.curve import draw
 
@@ -182,6 +182,8 @@ def _findings(page: Page, report: Report) -> None:
 def _finding(page: Page, finding: Finding, style: str) -> None:
     where = words.steps(finding)
     page.paragraph((finding.message, style), ("" if where in finding.message else f" ({where})", "dim"))
+    if finding.metric == SETTINGS:
+        return  # the message is the comparison, and a healthy run should read calmly
     for item in finding.evidence:
         page.paragraph((words.evidence(item), "dim"), label=" " * _INDENT + "· ", label_style="dim", indent=_INDENT + 2)
 

@@ -9,6 +9,8 @@ from itertools import chain, repeat
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
 
+from diagnose.model import SETTINGS, UNTOLD
+
 if TYPE_CHECKING:
     from diagnose.model import Change, Evidence, Finding, Setting, Skip, StopDecision
 
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 #: How our own signs read where only ASCII can be written.
 _ASCII = str.maketrans({"→": "->", "…": "...", "·": "-", "≥": ">=", "≤": "<=", "≈": "~", "—": "-"})
+
+#: How the codes of rules about settings begin, and what they are called together.
+_SETTINGS_CODES = "CD5"
+_SETTINGS = "settings checks"
+#: Unknown settings that are named; of the rest the number is enough.
+_UNTOLD_TOLD = 4
 
 #: Below this a setting reads as a power of ten, as people write learning rates.
 _LEAST_PLAIN = 1e-2
@@ -63,7 +71,9 @@ def setting(value: Setting) -> str:
 
 
 def steps(finding: Finding) -> str:
-    """Where a finding lies: `step 40`, or `steps 40 to 90`."""
+    """Where a finding lies: `step 40`, or `steps 40 to 90`; empty for a setting, which has no place."""
+    if finding.metric == SETTINGS:
+        return ""
     if finding.first_step == finding.last_step:
         return f"step {finding.first_step}"
     return f"steps {finding.first_step} to {finding.last_step}"
@@ -102,10 +112,21 @@ def stop(decision: StopDecision) -> str:
 
 
 def skips(skipped: Iterable[Skip]) -> str:
-    """Which rules could not look, those of one reason together."""
+    """Which rules could not look, those of one reason together; the many that want settings are told as one."""
     reasons: dict[str, list[str]] = {}
+    untold: dict[str, None] = {}
     for skip in skipped:
-        reasons.setdefault(skip.reason, []).append(skip.name)
+        if skip.reason.startswith(UNTOLD):
+            untold |= dict.fromkeys(skip.reason.removeprefix(UNTOLD).split(", "))
+            continue
+        names = reasons.setdefault(skip.reason, [])
+        name = _SETTINGS if skip.code.startswith(_SETTINGS_CODES) else skip.name
+        if name not in names:
+            names.append(name)
+    if untold:
+        first = list(untold)[:_UNTOLD_TOLD]
+        more = f" and {len(untold) - len(first)} more settings" if len(untold) > len(first) else ""
+        reasons[UNTOLD + ", ".join(first) + more] = [_SETTINGS]
     return "Could not look: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
 
 
