@@ -142,7 +142,8 @@ class _MemorizationWatch(Watch):
         if n < 2:  # noqa: PLR2004 - one evaluation above the minimum is noise
             return None
         risen = low.risen(track)
-        rise, what = math.expm1(risen), f"{track.name} above its minimum"
+        # A float holds no more than e ** 709, and a rise of that size is the same trouble whatever its number.
+        rise, what = math.expm1(min(risen, 700.0)), f"{track.name} above its minimum"
         is_high = noise is None or risen >= rule.height * noise
         if rise >= rule.rise and is_high:
             found = [Evidence(what, rise, ">=", rule.rise, "share", step)]
