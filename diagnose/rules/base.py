@@ -92,6 +92,10 @@ class Rule(ABC):
     vital: ClassVar[bool] = False
     #: Rules whose finding already tells this story: at the end of a run this one then keeps quiet.
     hushed_by: ClassVar[tuple[str, ...]] = ()
+    #: How often a healthy run is meant to set it off, as `P a UNIT: why`: P for normal noise, or an upper bound from recorded
+    #: runs; UNIT `point`, `evaluation` or `run`. `none: why` where it does not test against noise. Every rule of the curve (CD1
+    #: to CD4) that warns says it, and `fixtures/SCORES.md` sets the measured rate beside it.
+    meant_false_alarms: ClassVar[str] = ""
     since: ClassVar[str] = "0.1"
     firing: ClassVar[tuple[Example, ...]] = ()
     silent: ClassVar[tuple[Example, ...]] = ()
