@@ -271,6 +271,8 @@ class Curves:
     @property
     def best(self) -> Best | None:
         """The checkpoint to keep: the lowest finite evaluation loss so far; None while there is none."""
+        if self.kind is Kind.RL:
+            return None  # where the loss is not the aim, the lowest one is no reason to keep a checkpoint
         found = [t for t in self.eval_losses if t.best_step is not None]
         if len(found) != 1 or found[0].best_step is None:
             return None

@@ -131,7 +131,9 @@ class Examination:
         curves = self.curves
         train = curves.train
         best = curves.best
-        word = verdict.verdict(kept, skips, self.rules, self.stop)
+        # What has no meaning for this kind of run cannot be missed in it.
+        meant = [rule for rule in self.rules if curves.kind in rule.kinds]
+        word = verdict.verdict(kept, skips, meant, self.stop)
         return Report(
             id=id,
             source=source,

@@ -114,6 +114,11 @@ def standstill(curves: Curves, *, is_frozen: bool, guesses: bool) -> Prescriptio
     return raise_rate(curves, "the training loss has not moved from its start")
 
 
+def from_step(cure: Prescription, step: int | None) -> Prescription:
+    """The same cure, naming the step to go back to: where the best checkpoint is not that of the lowest loss."""
+    return dataclasses.replace(cure, checkpoint_step=step)
+
+
 def fewer_epochs(curves: Curves, best_epoch: float | None, why: str) -> Prescription:
     """Keep the best checkpoint and end the next run where it was.
 
@@ -151,7 +156,7 @@ def for_run(findings: Sequence[Finding], curves: Curves) -> Prescription | None:
     cause = min(cures, key=lambda f: (-f.severity.rank, f.first_step, f.code))
     assert cause.prescription is not None  # filtered above
     best = curves.best
-    step = None if best is None else best.step
+    step = cause.prescription.checkpoint_step if best is None else best.step
     return dataclasses.replace(
         cause.prescription, checkpoint_step=step, output_dir=output_dir(curves, cause.prescription.changes)
     )

@@ -24,6 +24,8 @@ STOPPING = frozenset(
         "zero-learning-rate",
         "no-gradient",
         "memorization",
+        "dpo-no-signal",
+        "grpo-no-signal",
     }
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diagnose.rules.base import Example, Rule, Watch, threshold
 from diagnose.rules.best_checkpoint_passed import BestCheckpointPassed
+from diagnose.rules.clipped_completions import ClippedCompletions
 from diagnose.rules.collapsed_loss import CollapsedLoss
 from diagnose.rules.dpo_no_signal import DpoNoSignal
 from diagnose.rules.dpo_overoptimized import DpoOveroptimized
@@ -13,8 +14,10 @@ from diagnose.rules.eval_save_mismatch import EvalSaveMismatch
 from diagnose.rules.exploding_gradient import ExplodingGradient
 from diagnose.rules.fast_high_rank import FastHighRank
 from diagnose.rules.flat_loss import FlatLoss
+from diagnose.rules.grpo_no_signal import GrpoNoSignal
 from diagnose.rules.half_precision import HalfPrecision
 from diagnose.rules.hidden_nan import HiddenNan
+from diagnose.rules.kl_explosion import KlExplosion
 from diagnose.rules.learning_rate_out_of_range import LearningRateOutOfRange
 from diagnose.rules.long_sequences import LongSequences
 from diagnose.rules.loose_clipping import LooseClipping
@@ -34,6 +37,8 @@ from diagnose.rules.plateau import Plateau
 from diagnose.rules.rare_evals import RareEvals
 from diagnose.rules.rare_logs import RareLogs
 from diagnose.rules.reference_mismatch import ReferenceMismatch
+from diagnose.rules.reward_collapse import RewardCollapse
+from diagnose.rules.reward_hacking import RewardHacking
 from diagnose.rules.scaled_loss import ScaledLoss
 from diagnose.rules.slow_loss import SlowLoss
 from diagnose.rules.steps_go_back import StepsGoBack
@@ -89,6 +94,11 @@ RULES: tuple[type[Rule], ...] = (
     DpoNoSignal,
     DpoOveroptimized,
     ReferenceMismatch,
+    GrpoNoSignal,
+    KlExplosion,
+    RewardCollapse,
+    RewardHacking,
+    ClippedCompletions,
     StepsGoBack,
     MixedRuns,
     ScaledLoss,

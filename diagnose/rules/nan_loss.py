@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from diagnose import prescribe
 from diagnose.curves import Curves
-from diagnose.model import Evidence, Finding, Prescription, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
 from diagnose.names import GRAD_NORM, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 
@@ -46,6 +46,7 @@ class NanLoss(Rule):
     name: ClassVar[str] = "nan-loss"
     severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
+    kinds: ClassVar[frozenset[Kind]] = frozenset(Kind)
     vital: ClassVar[bool] = True
 
     confirm: int = threshold(
