@@ -47,6 +47,7 @@ class CollapsedLoss(Rule):
     severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.SUPERVISED})
+    meant_false_alarms: ClassVar[str] = "1e-10 a point: as loss-divergence, and at a level of guessing besides"
 
     climb: float = threshold(1.4, unit="ratio", low=1.0, high=100.0, source="as for loss-divergence")
     share: float = threshold(0.5, unit="share of the progress", low=0.0, high=10.0, source="a collapse gives most of it back")

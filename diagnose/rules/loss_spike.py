@@ -48,6 +48,7 @@ class LossSpike(Rule):
     name: ClassVar[str] = "loss-spike"
     severity: ClassVar[Severity] = Severity.WARNING
     needs: ClassVar[tuple[str, ...]] = (f"{TRAIN_LOSS}|eval/*",)
+    meant_false_alarms: ClassVar[str] = "3e-7 a point: five sd of normal noise in a short run, less in a longer one"
 
     height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="1 in 3 million for normal noise")
     ratio: float = threshold(1.8, unit="ratio", low=1.05, high=100.0, source="labelled curves: smaller jumps were called noise")

@@ -45,6 +45,7 @@ class NanEval(Rule):
     severity: ClassVar[Severity] = Severity.WARNING
     needs: ClassVar[tuple[str, ...]] = ("eval/*",)
     also: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
+    meant_false_alarms: ClassVar[str] = "none: no noise makes a loss that is not finite"
 
     clean: int = threshold(
         2, unit="evaluations", low=1, high=100, source="one finite evaluation may be the lucky one among NaN ones"

@@ -50,6 +50,7 @@ class NoGradient(Rule):
     severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = (GRAD_NORM, TRAIN_LOSS)
     also: ClassVar[tuple[str, ...]] = (LEARNING_RATE,)
+    meant_false_alarms: ClassVar[str] = "none: noise makes no gradient of 0"
 
     confirm: int = threshold(3, unit="points", low=2, high=100, source="recorded healthy runs never log a gradient norm of 0")
     certain: int = threshold(6, unit="points", low=2, high=1000, source="twice `confirm`: such an error stops the run")

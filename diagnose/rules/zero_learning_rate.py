@@ -47,6 +47,7 @@ class ZeroLearningRate(Rule):
     needs: ClassVar[tuple[str, ...]] = (LEARNING_RATE,)
     also: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind)
+    meant_false_alarms: ClassVar[str] = "none: a rate has no noise"
 
     at_start: int = threshold(
         5, unit="points", low=2, high=1000, source="a reported healthy run logs four zeros while fp16 skips its first steps"

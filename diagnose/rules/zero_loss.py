@@ -47,6 +47,7 @@ class ZeroLoss(Rule):
     name: ClassVar[str] = "zero-loss"
     severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
+    meant_false_alarms: ClassVar[str] = "none: noise makes no loss of exactly 0, log after log"
 
     confirm: int = threshold(3, unit="points", low=2, high=100, source="recorded healthy runs have at most two zeros in a row")
     certain: int = threshold(6, unit="points", low=2, high=1000, source="a recorded KL-only loss starts with four zeros")
