@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from enum import Enum
@@ -30,12 +31,15 @@ _ARGUMENTS = (
     "save_total_limit",
     "load_best_model_at_end",
     "metric_for_best_model",
+    "greater_is_better",
     "logging_nan_inf_filter",
     "seed",
     "max_length",
     "packing",
     "beta",
 )
+#: Arguments for which None says something: there is no limit.
+_NONE_IS_ZERO = ("save_total_limit", "max_grad_norm")
 
 
 def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting]:
@@ -56,12 +60,25 @@ def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting
         settings["num_train_epochs"] = getattr(state, "num_train_epochs", None)
     if settings["num_train_epochs"] == sys.maxsize:  # the Trainer's word for "data without an end"
         settings["num_train_epochs"] = None
+    for name in _NONE_IS_ZERO:
+        if hasattr(args, name) and settings[name] is None:
+            settings[name] = 0
+    settings["total_train_batch_size"] = _effective_batch(args)
     for kind in ("logging", "eval", "save"):
         if _plain(settings[f"{kind}_strategy"]) == "steps":
             settings[f"{kind}_steps"] = getattr(state, f"{kind}_steps", None)
     settings |= _model_settings(model)
     plain = {name: _plain(value) for name, value in settings.items()}
     return {name: value for name, value in plain.items() if value is not None}
+
+
+def _effective_batch(args: Any) -> int | None:
+    """Examples that an update averages over, on all devices together; None where one of the factors is not told."""
+    # `train_batch_size` counts every GPU of this process, `world_size` the processes.
+    factors: list[Any] = [
+        getattr(args, name, None) for name in ("train_batch_size", "gradient_accumulation_steps", "world_size")
+    ]
+    return math.prod(factors) if all(isinstance(factor, int) for factor in factors) else None
 
 
 def _model_settings(model: Any) -> dict[str, Any]:

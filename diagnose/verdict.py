@@ -99,8 +99,9 @@ def headline(word: Verdict, findings: Sequence[Finding], skips: Sequence[Skip], 
 
 
 def _rest_of_the_story(first: Finding, findings: Sequence[Finding]) -> str:
-    """What else is open, in order: what came before the leading finding, and what followed from it."""
+    """What else is open, in order: what came before the leading finding, and what followed from it. Settings are causes."""
     others = [f for f in findings if f is not first and f.status is Status.OPEN and f.severity is not Severity.INFO]
+    others = [f for f in others if f.metric != SETTINGS]
     others.sort(key=lambda f: f.first_step)
     before = [f"{f.name} at step {f.first_step}" for f in others if f.first_step < first.first_step]
     after = [f"{f.name} at step {f.first_step}" for f in others if f.first_step >= first.first_step]

@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("transformers", reason="needs the train extra")
 pytestmark = pytest.mark.train
 
-from tiny import Classifier, arguments, llama
+from tiny import Classifier, arguments, llama, trainer
 from torch import nn
 from transformers import BitsAndBytesConfig, LlamaForCausalLM, LlamaForSequenceClassification, TrainerState
 
+from diagnose import CurveDoctor
 from diagnose.callbacks.settings import read_settings
 
 
@@ -117,3 +118,40 @@ def test_a_classifier_chooses_between_labels_and_a_language_model_between_tokens
 
 def test_arguments_that_know_nothing_are_no_trouble() -> None:
     assert read_settings(SimpleNamespace(), SimpleNamespace(), SimpleNamespace(config=SimpleNamespace())) == {}
+
+
+def test_what_an_update_averages_over_counts_accumulation(tmp_path: Path) -> None:
+    found = settings(tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=3)
+    assert found["total_train_batch_size"] == 12
+
+
+def test_no_limit_is_told_as_zero(tmp_path: Path) -> None:
+    assert settings(tmp_path)["save_total_limit"] == 0
+    assert settings(tmp_path, save_total_limit=3)["save_total_limit"] == 3
+
+
+def test_the_way_of_the_best_metric_is_told(tmp_path: Path) -> None:
+    best = {
+        "load_best_model_at_end": True,
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+        "save_strategy": "steps",
+        "save_steps": 10,
+    }
+    found = settings(tmp_path, metric_for_best_model="wer", **best)
+    assert (found["metric_for_best_model"], found["greater_is_better"]) == ("wer", True)
+
+
+def test_the_rules_about_settings_judge_a_live_run(tmp_path: Path) -> None:
+    doctor = CurveDoctor(report=False)
+    changed = {"max_grad_norm": 0.0, "weight_decay": 0.5, "warmup_steps": 0, "max_steps": 40, "gradient_accumulation_steps": 2}
+    trainer(tmp_path, [doctor], **changed).train()
+    assert doctor.examination is not None
+    report = doctor.examination.report()
+    told = {f.name: f for f in report.findings if f.metric == "settings"}
+    assert {"loose-clipping", "strong-weight-decay", "odd-warm-up"} <= set(told)
+    assert "odd-effective-batch" not in told
+    assert "many-epochs" in told
+    assert all(f.severity.value == "info" for f in told.values())
+    assert report.verdict.value == "HEALTHY"
+    assert report.prescription is None

@@ -38,7 +38,7 @@ def read(path: Path, *, id: str, source: str) -> list[Run]:
         NotALog: no line of it holds a metric.
     """
     records, notes = parse(read_text(path))
-    settings = planned_steps(records) | from_folder([path.parent])
+    settings = planned_steps(records) | from_folder([path.parent], notes)
     return runs_of(records, id=id, source=source, settings=settings, notes=notes)
 
 

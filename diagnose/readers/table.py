@@ -36,7 +36,7 @@ def read(path: Path, *, id: str, source: str) -> list[Run]:
     exported = _EXPORTED.search(path.stem)
     if exported and records and {"Step", "Value"} <= records[0].keys():
         records = [{"step": r.get("Step"), exported[1].replace("_", "/", 1): r.get("Value")} for r in records]
-    settings = from_folder([path.parent])
+    settings = from_folder([path.parent], notes)
     runs: list[Run] = []
     for name, own in by_run(records).items():
         runs += runs_of(own, id=f"{id}/{name}" if name else id, source=source, settings=settings, notes=notes)

@@ -146,8 +146,9 @@ def _runs(group: _Group, source: str, folder: Path) -> list[Run]:
     if not columns.keys() - {EPOCH, LEARNING_RATE}:
         return []
     arguments = next((f.texts[_ARGUMENTS] for f in group.files if _ARGUMENTS in f.texts), "{}")
-    settings: dict[str, Setting] = from_arguments(arguments) | from_folder([folder])
-    notes = [*key_notes, *dict.fromkeys(note for f in group.files for note in f.notes)]
+    settings_notes: list[Note] = []
+    settings: dict[str, Setting] = from_arguments(arguments) | from_folder([folder], settings_notes)
+    notes = [*key_notes, *settings_notes, *dict.fromkeys(note for f in group.files for note in f.notes)]
     notes += _place_evaluations(columns)
     if all(_ascends(steps) for steps, _, _ in columns.values()):
         plain = {name: (steps, values) for name, (steps, values, _) in columns.items()}

@@ -148,9 +148,15 @@ def to_runs(state: State, *, id: str, source: str, folders: Sequence[Path], note
         folders: where adapter, model and doctor files of the run may lie, the best source first.
         notes: what is known of it beside its own notes.
     """
-    settings = state.settings | from_folder(folders)
+    told: list[Note] = []
+    settings = state.settings | from_folder(folders, told)
     return runs_of(
-        state.rows, id=id, source=source, settings=settings, notes=[*state.notes, *notes], epoch_as_step=not state.is_history
+        state.rows,
+        id=id,
+        source=source,
+        settings=settings,
+        notes=[*state.notes, *notes, *told],
+        epoch_as_step=not state.is_history,
     )
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from diagnose.curves import Curves
 from diagnose.model import SETTINGS, UNTOLD, Change, Evidence, Finding, Prescription, Severity, Status
-from diagnose.prescribe import RANGES, known_rate
+from diagnose.prescribe import RANGES
 from diagnose.rules.base import NOTHING, Rule, Watch
 
 #: A rate within this factor of a limit is at the limit: settings are typed by hand, and logs round them.
@@ -132,9 +132,10 @@ def usual_rates(curves: Curves) -> tuple[float, float] | None:
 
 def peak_rate(curves: Curves) -> float | None:
     """The learning rate as configured, or the highest logged; None where neither is known, or it may still be rising."""
-    if number(curves, "learning_rate") is None and curves.is_warming_up:
-        return None
-    return known_rate(curves)
+    configured = number(curves, "learning_rate") or 0.0
+    if configured > 0:
+        return configured
+    return None if curves.is_warming_up else curves.peak_lr
 
 
 def is_finished(curves: Curves) -> bool:
