@@ -243,6 +243,12 @@ class Curves:
         return self.tracks.get(TRAIN_LOSS)
 
     @property
+    def no_likelihood(self) -> str | None:
+        """Why a rule that compares logarithms of the loss cannot look; None where it can."""
+        track = self.train
+        return "the loss goes below 0, so it is no likelihood" if track is not None and track.goes_negative else None
+
+    @property
     def eval_losses(self) -> list[Track]:
         """The losses of the evaluation sets: the main one alone where there is one, else all named ones."""
         if EVAL_LOSS in self.tracks:

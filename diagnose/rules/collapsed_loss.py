@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from diagnose import prescribe
 from diagnose.chance import TOLERANCE, guessing_among
-from diagnose.curves import Curves
+from diagnose.climb import Course
+from diagnose.curves import Curves, Track
 from diagnose.model import Evidence, Finding, Kind, Row, Severity, Status
 from diagnose.names import TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
@@ -73,50 +74,47 @@ class _CollapsedLossWatch(Watch):
 
     def __init__(self, rule: CollapsedLoss) -> None:
         super().__init__(rule)
-        self.best = math.inf
+        self.course = Course(is_eval=False)
         self.open: Finding | None = None
 
     def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
-        track = curves[TRAIN_LOSS]
+        track, n = curves[TRAIN_LOSS], self.rule.points
         if not math.isfinite(track.last) or track.goes_negative:
             return NOTHING
-        n = self.rule.points
+        self.course.add(track)
+        climb = self.course.climb(track)
+        if track.n < n or climb is None or climb.share < self.rule.share:
+            return self._maybe_resolve(track, row.step)
         recent = track.recent(n)
-        if len(recent) < n:
-            self.best = min(self.best, max(median(recent), track.floor)) if len(recent) >= n // 2 else self.best
-            return NOTHING
-        older, newer = recent[: n // 2], recent[n // 2 :]
-        level = max(median(recent), track.floor)
-        self.best = min(self.best, level)
+        level, best = median(recent), math.exp(self.course.best)
         k = guessing_among(level, curves.settings)
-        stays = k is not None and all(abs(median(half) / math.log(k) - 1) <= TOLERANCE for half in (older, newer))
-        climb, progress = math.log(level / self.best), math.log(max(track.start, track.floor) / self.best)
-        share = climb / max(progress, climb, 1e-3)
-        high = climb >= max(math.log(self.rule.climb), self.rule.height * (track.noise or 0.0)) and share >= self.rule.share
-        if k is None or not stays or not high:
-            return self._maybe_resolve(level, row.step)
-        ratio, off = level / self.best, abs(level / math.log(k) - 1)
+        halves = (recent[: n // 2], recent[n // 2 :])
+        stays = k is not None and all(abs(median(half) / math.log(k) - 1) <= TOLERANCE for half in halves)
+        is_high = climb.ratio >= self.rule.climb and climb.sigmas >= self.rule.height
+        if k is None or not stays or not is_high:
+            return self._maybe_resolve(track, row.step)
+        off = abs(level / math.log(k) - 1)
         told = self.open
         past_start = level >= track.start * (1 - TOLERANCE)
-        why = f"{TRAIN_LOSS} fell to {self.best:.4g} and then collapsed to ln {k}, the level of guessing"
+        why = f"{TRAIN_LOSS} fell to {best:.4g} and then collapsed to ln {k}, the level of guessing"
         self.open = self.finding(
             TRAIN_LOSS,
             row.step if told is None else told.first_step,
             row.step,
-            f"{TRAIN_LOSS} had reached {self.best:.4g}, now stays at {level:.4g}, near ln {k} = {math.log(k):.4g}: it guesses",
-            Evidence(f"{TRAIN_LOSS} over its best level", ratio, ">=", self.rule.climb, "ratio", row.step),
-            Evidence("progress given back", share, ">=", self.rule.share, "share", row.step),
+            f"{TRAIN_LOSS} had reached {best:.4g}, now stays at {level:.4g}, near ln {k} = {math.log(k):.4g}: it guesses",
+            Evidence(f"{TRAIN_LOSS} over its best level", climb.ratio, ">=", self.rule.climb, "ratio", row.step),
+            Evidence("progress given back", climb.share, ">=", self.rule.share, "share", row.step),
             Evidence(f"distance from ln {k}", off, "<=", TOLERANCE, "share", row.step),
             prescription=prescribe.lower_rate(curves, why, times=2 if past_start else 1) if told is None else told.prescription,
         )
         return (self.open,)
 
-    def _maybe_resolve(self, level: float, step: int) -> Sequence[Finding]:
+    def _maybe_resolve(self, track: Track, step: int) -> Sequence[Finding]:
         past = self.open
-        if past is None or level > self.rule.climb * self.best:
+        if past is None or self.course.still_up(track) > 0.5 * math.log(self.rule.climb):
             return NOTHING
         self.open = None
-        message = f"{TRAIN_LOSS} had collapsed to the level of guessing but fell again to {level:.4g} at step {step}"
+        message = f"{TRAIN_LOSS} had collapsed to the level of guessing but fell again to {track.level:.4g} at step {step}"
         return (
             self.finding(
                 TRAIN_LOSS,
@@ -128,3 +126,6 @@ class _CollapsedLossWatch(Watch):
                 status=Status.RESOLVED,
             ),
         )
+
+    def skip(self, curves: Curves) -> str | None:
+        return curves.no_likelihood

@@ -156,6 +156,8 @@ class _EpochStaircaseWatch(Watch):
         return (self.told,)
 
     def skip(self, curves: Curves) -> str | None:
+        if curves.no_likelihood:
+            return curves.no_likelihood
         if self.epoch is None:
             return "the log has no epoch"
         return None if self.n_looked else f"needs {self.rule.points} logs of {TRAIN_LOSS} an epoch and two epochs"

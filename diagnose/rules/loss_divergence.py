@@ -103,8 +103,13 @@ class _LossDivergenceWatch(Watch):
     def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
         for name, course in self.courses.items():
             value = row.values.get(name)
-            if value is not None and math.isfinite(value) and not curves[name].goes_negative:
+            if value is None or not math.isfinite(value):
+                continue
+            if not curves[name].goes_negative:
                 return self._see_metric(curves[name], course, curves)
+            if self.open is not None and self.open.metric == name:
+                past, self.open = self.open, None
+                return self.resolved(past, row.step, f"{name} had climbed but goes below 0: as no likelihood, it may do so")
         return NOTHING
 
     def _see_metric(self, track: Track, course: Course, curves: Curves) -> Sequence[Finding]:
@@ -221,5 +226,4 @@ class _LossDivergenceWatch(Watch):
         return (back,)
 
     def skip(self, curves: Curves) -> str | None:
-        track = curves.train
-        return "the loss goes below 0, so it is no likelihood" if track is not None and track.goes_negative else None
+        return curves.no_likelihood

@@ -123,5 +123,4 @@ class _LossSpikeWatch(Watch):
         )
 
     def skip(self, curves: Curves) -> str | None:
-        track = curves.train
-        return "the loss goes below 0, so it is no likelihood" if track is not None and track.goes_negative else None
+        return curves.no_likelihood

@@ -119,8 +119,14 @@ class _MemorizationWatch(Watch):
         said: list[Finding] = []
         for track in curves.eval_losses:
             value = row.values.get(track.name)
-            if value is not None and math.isfinite(value):
+            if value is None or not math.isfinite(value):
+                continue
+            if not track.goes_negative:
                 said += self._see_eval(track, curves)
+            elif track.name in self.open:
+                past = self.open.pop(track.name)
+                text = f"{track.name} had risen but goes below 0: as no likelihood, it may do so"
+                said += self.resolved(past, row.step, text)
         return said
 
     def _see_eval(self, track: Track, curves: Curves) -> list[Finding]:
@@ -219,3 +225,7 @@ class _MemorizationWatch(Watch):
             severity=Severity.INFO,
             status=Status.RESOLVED,
         )
+
+    def skip(self, curves: Curves) -> str | None:
+        names = [track.name for track in curves.eval_losses if track.goes_negative]
+        return f"{', '.join(names)} goes below 0, so it is no likelihood" if names else None

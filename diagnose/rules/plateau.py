@@ -104,3 +104,6 @@ class _PlateauWatch(Watch):
         )
         fall = Evidence(f"{track.name} fallen from its start", fallen, ">=", rule.fallen, "share", last)
         return (self.finding(track.name, first, last, text, fall, reason),)
+
+    def skip(self, curves: Curves) -> str | None:
+        return curves.no_likelihood

@@ -108,3 +108,6 @@ class _SlowLossWatch(Watch):
                 prescription=prescribe.raise_rate(curves, f"{track.name} falls steadily but hardly moves"),
             ),
         )
+
+    def skip(self, curves: Curves) -> str | None:
+        return curves.no_likelihood

@@ -112,3 +112,6 @@ class _StillLearningWatch(Watch):
                 ),
             ),
         )
+
+    def skip(self, curves: Curves) -> str | None:
+        return curves.no_likelihood

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from diagnose.curves import Curves
 from diagnose.model import Evidence, Finding, Kind, Severity
-from diagnose.names import EVAL_LOSS, TRAIN_LOSS
+from diagnose.names import EVAL_LOSS, REWARD, TRAIN_LOSS
 from diagnose.rules.base import Example, Rule, Watch, threshold
 
 
@@ -63,7 +63,8 @@ class _TooShortWatch(Watch):
     rule: TooShort
 
     def close(self, curves: Curves) -> Sequence[Finding]:
-        n = 0 if curves.train is None else curves.train.n
+        # Some reinforcement-learning logs hold no loss at all.
+        n = max((track.n for track in (curves.train, curves.get(REWARD)) if track is not None), default=0)
         n_evals = max((track.n for name, track in curves.tracks.items() if name.startswith("eval/")), default=0)
         if n >= self.rule.points or n_evals >= self.rule.evals:
             return ()

@@ -166,3 +166,6 @@ class _UnstableLossWatch(Watch):
         first = first if told is None else told.first_step
         self.told = self.finding(name, first, step, text, evidence, prescription=cure)
         return (self.told,)
+
+    def skip(self, curves: Curves) -> str | None:
+        return curves.no_likelihood
