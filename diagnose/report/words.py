@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
@@ -24,6 +24,8 @@ _SETTINGS_CODES = "CD5"
 _SETTINGS = "settings checks"
 #: Unknown settings that are named; of the rest the number is enough.
 _UNTOLD_TOLD = 4
+#: Rules that are named where they could not look for one reason; of more than these some are told by number.
+_FEW = 4
 
 #: Below this a setting reads as a power of ten, as people write learning rates.
 _LEAST_PLAIN = 1e-2
@@ -127,7 +129,14 @@ def skips(skipped: Iterable[Skip]) -> str:
         first = list(untold)[:_UNTOLD_TOLD]
         more = f" and {len(untold) - len(first)} more settings" if len(untold) > len(first) else ""
         reasons[UNTOLD + ", ".join(first) + more] = [_SETTINGS]
-    return "Could not look: " + "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+    return "Could not look: " + "; ".join(f"{_few(names)} ({reason})" for reason, names in reasons.items())
+
+
+def _few(names: Sequence[str]) -> str:
+    """All names of a few, else the first of them and how many more."""
+    if len(names) <= _FEW:
+        return ", ".join(names)
+    return f"{', '.join(names[: _FEW - 2])} and {len(names) - _FEW + 2} more"
 
 
 def grouped(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
