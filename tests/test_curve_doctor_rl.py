@@ -1,0 +1,110 @@
+"""CurveDoctor in TRL's DPOTrainer and GRPOTrainer: it knows what the loss means and leaves a healthy run alone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for name in ("transformers", "trl", "peft", "datasets"):
+    pytest.importorskip(name, reason="needs the train extra")
+pytestmark = pytest.mark.train
+
+from datasets import Dataset
+from tiny import llama, tokenizer
+from transformers import LlamaForCausalLM
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
+
+from diagnose import CurveDoctor
+from diagnose.model import Kind, Report, Severity
+
+USUAL: dict[str, Any] = {
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "bf16": False,
+    "activation_checkpointing": False,
+    "use_cpu": True,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "dataloader_pin_memory": False,
+    "seed": 42,
+}
+
+
+def trained(trainer: Any, steps: int | None = None) -> tuple[Report, set[str]]:
+    """The live report on a training that must end at `steps`, its last step if None, and the metrics that were logged."""
+    doctor = CurveDoctor()
+    trainer.add_callback(doctor)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        trainer.train()
+    assert not doctor.failed, out.getvalue()
+    assert trainer.state.global_step == (steps or trainer.args.max_steps)
+    assert doctor.examination is not None
+    return doctor.examination.report(), set(doctor.examination.curves.tracks)
+
+
+def saved(folder: Path, vocab_size: int) -> LlamaForCausalLM:
+    """A model that lies in a folder, from where TRL loads its reference."""
+    llama(vocab_size).save_pretrained(folder / "base")
+    return LlamaForCausalLM.from_pretrained(folder / "base")
+
+
+def dpo(folder: Path, rate: float, steps: int) -> DPOTrainer:
+    """Full fine-tuning on pairs that differ in one word; the reference is a copy that TRL loads."""
+    words = tokenizer()
+    pairs = {"prompt": ["the cat"] * 32, "chosen": [" learns quickly."] * 32, "rejected": [" diverges on monday."] * 32}
+    args = DPOConfig(
+        output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=rate, max_length=32, **USUAL
+    )
+    model = saved(folder, len(words))
+    return DPOTrainer(model=model, args=args, train_dataset=Dataset.from_dict(pairs), processing_class=words)
+
+
+def test_a_healthy_dpo_run(tmp_path: Path) -> None:
+    report, names = trained(dpo(tmp_path, 1e-4, 24))
+    assert report.kind is Kind.PREFERENCE
+    assert {"train/rewards/margins", "train/rewards/chosen", "train/rewards/rejected", "train/logps/chosen"} <= names
+    assert {f.severity for f in report.findings} <= {Severity.INFO}, report.headline
+    assert "reference-mismatch" not in {skip.name for skip in report.skips}, "the first log, at step 1, was judged"
+
+
+def test_a_dpo_run_whose_weights_do_not_move_is_ended(tmp_path: Path) -> None:
+    report, _ = trained(dpo(tmp_path, 1e-15, 60), steps=50)
+    assert report.stop.because is not None
+    assert report.stop.because.name == "dpo-no-signal"
+
+
+def test_a_grpo_run_with_a_varied_reward(tmp_path: Path) -> None:
+    words = tokenizer()
+    args = GRPOConfig(
+        output_dir=str(tmp_path),
+        max_steps=24,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=8,
+        learning_rate=1e-3,
+        beta=0.04,
+        **USUAL,
+    )
+
+    def vowels(completions: list[str], **_: Any) -> list[float]:
+        return [sum(c in "aeiou" for c in text) / 8 for text in completions]
+
+    trainer = GRPOTrainer(
+        model=saved(tmp_path, len(words)),
+        reward_funcs=[vowels],
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": ["the cat", "a dog"] * 16}),
+        processing_class=words,
+    )
+    report, names = trained(trainer)
+    assert report.kind is Kind.RL
+    wanted = {"train/reward", "train/reward_std", "train/frac_reward_zero_std", "train/kl", "train/rewards/vowels/mean"}
+    assert wanted | {"train/completions/clipped_ratio"} <= names
+    # A random model never ends by itself, so that all its completions are cut off at eight tokens is right to say.
+    assert {f.name for f in report.findings if f.severity is not Severity.INFO} <= {"clipped-completions"}, report.headline
+    assert {"loss-divergence", "flat-loss", "zero-loss"} <= {skip.name for skip in report.skips}
+    assert not report.stop.stop
