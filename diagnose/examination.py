@@ -134,11 +134,13 @@ class Examination:
         # What has no meaning for this kind of run cannot be missed in it.
         meant = [rule for rule in self.rules if curves.kind in rule.kinds]
         word = verdict.verdict(kept, skips, meant, self.stop)
+        vital = {rule.code for rule in meant if rule.vital}
+        decisive = [skip for skip in skips if skip.code in vital] or skips
         return Report(
             id=id,
             source=source,
             verdict=word,
-            headline=verdict.headline(word, kept, skips, best, self.stop),
+            headline=verdict.headline(word, kept, decisive, best, self.stop),
             findings=kept,
             skips=tuple(skips),
             crashes=tuple(crashes.values()),
