@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from diagnose.curves import LEVEL, Track
-from diagnose.stats import median, quantile
+from diagnose.stats import median, noise_scale, quantile
 
 #: Points of the recent course that have to be up: at least a level, a twelfth of the run, at most half of a Track's memory.
 _SHARE, _MOST = 12, 32
@@ -27,6 +27,11 @@ class Climb:
     height: float
     share: float
     sigmas: float
+
+    @property
+    def progress(self) -> float:
+        """From the start down to the best level, in logarithms."""
+        return self.height / self.share
 
     @property
     def ratio(self) -> float:
@@ -56,7 +61,8 @@ class Course:
         high = median(track.recent_logs(3))
         if high > self.peak:
             self.peak, self.n_at_peak = high, track.n
-        level = median(track.recent_logs(LEVEL))
+        # As many points as a climb has to hold: the lowest of many short levels would be low by luck alone.
+        level = median(track.recent_logs(self._window(track)))
         if level >= self.best:
             return False
         self.best, self.step = level, track.last_step
@@ -64,11 +70,13 @@ class Course:
 
     def climb(self, track: Track) -> Climb | None:
         """How far three quarters of the recent points are above the best level; None for fewer than four points."""
-        if track.n < 4 or not math.isfinite(self.best):  # noqa: PLR2004 - one point beyond a level of three
+        # From a level of 0, as far as the log's digits go, every rise is without measure.
+        is_zero = self.best <= math.log(track.floor) + 1e-9
+        if track.n < 4 or is_zero or not math.isfinite(self.best):  # noqa: PLR2004 - one point beyond a level of three
             return None
         height = self._recent(track, 0.25) - self.best
         progress = max(track.start_log - self.best, 1e-3)
-        noise = track.noise
+        noise = _level_noise(track)
         return Climb(height, height / progress, height / noise if noise else math.inf)
 
     def still_up(self, track: Track) -> float:
@@ -79,6 +87,16 @@ class Course:
         """The level that three quarters of the recent points hold or exceed."""
         return self._recent(track, 0.25)
 
-    def _recent(self, track: Track, q: float) -> float:
+    def _window(self, track: Track) -> int:
         few = _EVALS if self.is_eval or track.n < 2 * LEVEL else LEVEL
-        return quantile(track.recent_logs(min(_MOST, max(few, track.n // _SHARE))), q)
+        return min(_MOST, max(few, track.n // _SHARE))
+
+    def _recent(self, track: Track, q: float) -> float:
+        return quantile(track.recent_logs(self._window(track)), q)
+
+
+def _level_noise(track: Track) -> float:
+    """Noise of one point as far as it moves a level: that of means of four, times two, where neighbours hang together."""
+    logs = list(track.logs)
+    means = [sum(logs[i : i + 4]) / 4 for i in range(len(logs) % 4, len(logs), 4)]
+    return max(track.noise or 0.0, 2.0 * (noise_scale(means) or 0.0))

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diagnose.curves import WINDOW, Curves, Track
-from diagnose.names import Direction, direction, error_share_gained, is_eval_loss
+from diagnose.names import LEARNING_RATE, Direction, direction, error_share_gained, is_eval_loss
 from diagnose.stats import Trend, median, noise_scale, trend
 
 #: Either can rise at the other's cost, so neither alone says that a model improves.
 _HALF_METRICS = frozenset({"eval/precision", "eval/recall"})
 #: From this many evaluations on the present level is the median of five, before that of three.
 _MANY = 10
+#: A learning rate this many times what it was means that the schedule began again.
+_RESTART = 2.0
 #: Two-sided chance of a trend below which a task metric counts as improving.
 _CHANCE = 0.05
 #: Kendall's tau of evaluations that go down in order, and the least gain that counts as one at all.
@@ -33,6 +35,7 @@ class Minimum:
         epoch: where it was, when the log tells.
         train: level of the training loss then, as a logarithm; None while it is not known.
         metrics: the other evaluation metrics then.
+        rate: the learning rate then; None where it is not logged.
     """
 
     step: int
@@ -42,6 +45,7 @@ class Minimum:
     epoch: float | None
     train: float | None
     metrics: Mapping[str, float]
+    rate: float | None = None
     n_since: int = 0
     steps: list[int] = field(default_factory=list)
     logs: list[float] = field(default_factory=list)
@@ -52,7 +56,7 @@ class Minimum:
         step = track.last_step
         metrics = {k: t.last for k, t in curves.tracks.items() if k.startswith("eval/") and t.last_step == step}
         before = track.logs[-2] if track.n > 1 else None
-        return Minimum(step, track.n, track.logs[-1], before, curves.epoch, train_log(curves), metrics)
+        return Minimum(step, track.n, track.logs[-1], before, curves.epoch, train_log(curves), metrics, _rate(curves))
 
     def add(self, track: Track, curves: Curves) -> None:
         """Take in the last evaluation of `track`, which is no new minimum."""
@@ -79,9 +83,19 @@ class Minimum:
         is_level = track.noise is not None and len(last) > 2  # noqa: PLR2004 - two have no median
         return (median(last) if is_level else min(last)) - self.base
 
+    def is_restarted(self, curves: Curves) -> bool:
+        """Whether the learning rate is well above what it was at the minimum: a restart of the schedule lifts every loss."""
+        now = _rate(curves)
+        return self.rate is not None and now is not None and now > _RESTART * self.rate
+
     def trend(self) -> Trend | None:
         """The trend from the minimum on; None for fewer than four evaluations with it."""
         return trend([self.step, *self.steps], [self.log, *self.logs])
+
+
+def _rate(curves: Curves) -> float | None:
+    rates = curves.get(LEARNING_RATE)
+    return rates.last if rates is not None and math.isfinite(rates.last) else None
 
 
 def train_log(curves: Curves) -> float | None:

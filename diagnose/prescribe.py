@@ -22,6 +22,8 @@ RANGES: dict[str, tuple[float, float]] = {"lora": (1e-4, 5e-4), "qlora": (1e-4, 
 #: A clamped change smaller than this is no change: within it two runs of different seeds differ as much.
 _LEAST_FACTOR = 1.2
 
+#: A configured rate beyond this is no rate; comparing first keeps a huge whole number from overflowing a float.
+_ABSURD = 1e6
 #: Below this a folder name shows powers of ten, as people write learning rates.
 _LEAST_PLAIN = 1e-2
 
@@ -31,7 +33,7 @@ KEEP_THE_REST = "leave every other setting as it is, so that you can tell what h
 def known_rate(curves: Curves) -> float | None:
     """The peak learning rate: as configured, else the highest that was logged so far; None when neither is known."""
     configured = curves.settings.get("learning_rate")
-    if isinstance(configured, int | float) and not isinstance(configured, bool) and configured > 0:
+    if isinstance(configured, int | float) and not isinstance(configured, bool) and 0 < configured < _ABSURD:
         return float(configured)
     return curves.peak_lr
 

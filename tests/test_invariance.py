@@ -30,7 +30,7 @@ each_example = pytest.mark.parametrize(("owner", "example"), FIRING + SILENT, id
 KNOWS_NATS = {"collapsed-loss", "flat-loss"}
 #: Rules that count optimizer steps: the fp16 scaler halves its scale once per skipped step, and weights move by one
 #: learning rate a step, so neither is a matter of logged points.
-COUNTS_STEPS = {"hidden-nan", "flat-loss", "dpo-no-signal", "grpo-no-signal"}
+COUNTS_STEPS = {"hidden-nan", "flat-loss", "loss-divergence", "dpo-no-signal", "grpo-no-signal"}
 #: Rules that hold the steps of the run against a plan or an interval that the settings count in steps.
 KNOWS_SETTINGS = {rule.name for rule in RULES if issubclass(rule, SettingsRule)}
 #: Rules about the first steps of a training, whose number says that they are the first.

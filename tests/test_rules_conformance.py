@@ -22,7 +22,7 @@ from diagnose.rules.base import HEADINGS
 HOME = Path(diagnose.rules.__file__).parent
 THRESHOLDS = [(rule, field) for rule in RULES for field in dataclasses.fields(rule)]
 #: Longer than that, a rule does two things.
-MAX_LINES = 250
+MAX_LINES = 260
 
 each_rule = pytest.mark.parametrize("rule", RULES, ids=label)
 each_firing = pytest.mark.parametrize(("rule", "example"), FIRING, ids=label)
@@ -77,6 +77,12 @@ def test_threshold_has_unit_bounds_and_source(rule: type[Rule], field: dataclass
     for wrong in (True, "3", None):
         with pytest.raises(ConfigError, match="must be a number"):
             rule(**{field.name: wrong})
+
+
+@each_rule
+def test_rule_that_warns_of_a_curve_says_how_often_it_is_meant_to_err(rule: type[Rule]):
+    if rule.code < "CD5" and rule.severity is not Severity.INFO:
+        assert re.fullmatch(r"(none|[1-9]e-\d+ an? (point|evaluation|run)): .+[^.]", rule.meant_false_alarms)
 
 
 @each_rule

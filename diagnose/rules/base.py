@@ -177,13 +177,14 @@ class Watch:
             prescription=prescription,
         )
 
-    def resolved(self, past: Finding, step: int, message: str) -> tuple[Finding]:
+    def resolved(self, past: Finding, step: int, message: str, severity: Severity = Severity.WARNING) -> tuple[Finding]:
         """The finding `past` as it reads once its trouble is over: no longer an error, with the same key and evidence.
 
         Args:
             past: as it was last told.
             step: where it was seen to be over.
             message: what was, and what is now.
+            severity: the most that it still is.
         """
-        milder = min(past.severity, Severity.WARNING, key=lambda s: s.rank)
+        milder = min(past.severity, severity, key=lambda s: s.rank)
         return (dataclasses.replace(past, last_step=step, message=message, severity=milder, status=Status.RESOLVED),)

@@ -11,7 +11,7 @@ from diagnose import prescribe
 from diagnose.chance import TOLERANCE, guessing_among
 from diagnose.climb import Course
 from diagnose.curves import Curves, Track
-from diagnose.model import Evidence, Finding, Kind, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Kind, Row, Severity
 from diagnose.names import TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 from diagnose.stats import median
@@ -115,17 +115,4 @@ class _CollapsedLossWatch(Watch):
             return NOTHING
         self.open = None
         message = f"{TRAIN_LOSS} had collapsed to the level of guessing but fell again to {track.level:.4g} at step {step}"
-        return (
-            self.finding(
-                TRAIN_LOSS,
-                past.first_step,
-                step,
-                message,
-                *past.evidence,
-                severity=Severity.WARNING,
-                status=Status.RESOLVED,
-            ),
-        )
-
-    def skip(self, curves: Curves) -> str | None:
-        return curves.no_likelihood
+        return self.resolved(past, step, message)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from diagnose import prescribe
 from diagnose.curves import Curves, Track
-from diagnose.model import Evidence, Finding, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Row, Severity
 from diagnose.names import GRAD_NORM, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 from diagnose.stats import median, noise_scale, quantile
@@ -141,11 +141,7 @@ class _ExplodingGradientWatch(Watch):
             return NOTHING
         self.open = None
         text = f"{GRAD_NORM} had left its band and is back in it at step {step}"
-        return (
-            self.finding(
-                GRAD_NORM, past.first_step, step, text, *past.evidence, severity=Severity.INFO, status=Status.RESOLVED
-            ),
-        )
+        return self.resolved(past, step, text, Severity.INFO)
 
 
 def _train_level(curves: Curves) -> float | None:

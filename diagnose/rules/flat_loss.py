@@ -11,11 +11,13 @@ from diagnose import prescribe
 from diagnose.chance import guessing_among
 from diagnose.curves import Curves, Track
 from diagnose.evaluations import any_metric_gained, falls_steadily
-from diagnose.model import Evidence, Finding, Kind, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Kind, Row, Severity
 from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 from diagnose.stats import median, trend
 
+#: Standard errors of a one-sided 5 % test.
+_ONE_SIDED = 1.645
 _LEVEL = [1.39, 1.38, 1.4, 1.39, 1.37, 1.4, 1.38, 1.41, 1.39, 1.4, 1.38, 1.39]
 
 
@@ -52,6 +54,7 @@ class FlatLoss(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     also: ClassVar[tuple[str, ...]] = ("eval/*",)
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.SUPERVISED})
+    meant_false_alarms: ClassVar[str] = "5e-2 a run: one-sided, to end one that moved by `sure`; a warning errs more"
 
     moved: float = threshold(
         0.04, unit="share of the start", low=0.0, high=1.0, source="labelled curves: flat ones stay within"
@@ -79,6 +82,12 @@ class FlatLoss(Rule):
     )
     stop_steps: int = threshold(
         250, unit="steps", low=1, high=10**9, source="five times the preflight of 50 steps that should show a falling loss"
+    )
+    blind_steps: int = threshold(
+        2000, unit="steps", low=1, high=10**9, source="as long as the planned length is not known: long runs begin flat"
+    )
+    sure: float = threshold(
+        0.05, unit="share of the start", low=0.0, high=1.0, source="`moved` with the error of a noisy start"
     )
     stop_share: float = threshold(
         0.15, unit="share of the planned steps", low=0.0, high=1.0, source="readers ended flat runs at a fifth to a third"
@@ -141,13 +150,15 @@ class _FlatLossWatch(Watch):
         return (self.open,)
 
     def _has_enough(self, track: Track, curves: Curves) -> bool:
-        planned = curves.planned_steps
-        if planned is not None and curves.last_step < self.rule.share * planned:
+        taken = curves.last_step - track.first_step
+        planned, frozen = curves.planned_steps, self.same_evals >= self.rule.evals
+        least = self.rule.stop_steps if planned is None else self.rule.share * planned
+        if taken < least and not (frozen and planned is None):
             return False
-        if track.n >= self.rule.points and track.last_step - track.first_step >= self.rule.steps:
+        if track.n >= self.rule.points and taken >= self.rule.steps:
             return True
         enough = self.rule.evals
-        return _n_evals(curves) >= enough and track.n >= enough and curves.last_step >= self.rule.frozen_steps
+        return _n_evals(curves) >= enough and track.n >= enough and taken >= self.rule.frozen_steps
 
     def _evidence(self, track: Track, curves: Curves) -> list[Evidence] | None:
         rule, step = self.rule, track.last_step
@@ -205,9 +216,11 @@ class _FlatLossWatch(Watch):
         if k is not None:
             message += f"; ln {k} = {math.log(k):.4g}: it guesses"
         planned = curves.planned_steps
-        long = step - track.first_step >= self.rule.stop_steps and (planned is None or step >= self.rule.stop_share * planned)
+        least = self.rule.blind_steps if planned is None else max(self.rule.stop_steps, self.rule.stop_share * planned)
+        long = step - track.first_step >= least
         often = track.n >= 2 * self.rule.points or _n_evals(curves) > self.rule.evals
-        sure = long and often and track.fall_error <= self.rule.error / 3
+        # What the noise could hide counts as moved, and an open finding's slack does not count for a stop.
+        sure = long and often and evidence[0].value + _ONE_SIDED * track.fall_error <= self.rule.sure
         was_sure = self.open is not None and self.open.severity is Severity.ERROR
         return self.finding(
             TRAIN_LOSS,
@@ -224,10 +237,7 @@ class _FlatLossWatch(Watch):
         if past is None:
             return NOTHING
         message = f"{TRAIN_LOSS} was flat until about step {past.last_step} and moves now"
-        severity = Severity.INFO
-        return (
-            self.finding(TRAIN_LOSS, past.first_step, step, message, *past.evidence, severity=severity, status=Status.RESOLVED),
-        )
+        return self.resolved(past, step, message, Severity.INFO)
 
     def skip(self, curves: Curves) -> str | None:
         track = curves.train

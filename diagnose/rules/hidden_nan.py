@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diagnose import prescribe
-from diagnose.curves import Curves
+from diagnose.curves import LEVEL, Curves
 from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
 from diagnose.names import EVAL_LOSS, GRAD_NORM, LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
@@ -47,8 +47,10 @@ class HiddenNan(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     also: ClassVar[tuple[str, ...]] = (GRAD_NORM, "eval/*")
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind)
+    meant_false_alarms: ClassVar[str] = "none: no noise makes a gradient that is not finite, and skipped steps are waited for"
 
     confirm: int = threshold(2, unit="points", low=1, high=100, source="a single NaN gradient is a skipped fp16 step")
+    jump: float = threshold(1.4, unit="ratio", low=1.0, high=100.0, source="as for loss-divergence")
     skips: int = threshold(
         10,
         unit="steps",
@@ -105,17 +107,29 @@ class _HiddenNanWatch(Watch):
             self.first, self.bad_rate = row.step, row.values.get(LEARNING_RATE)
         other = curves.found.get("nan-loss")
         told = other is not None and other.status is Status.OPEN
-        return NOTHING if told or not self._is_sure(row, loss, sign, curves) else self._report(row, loss, sign, curves)
+        if told:
+            return NOTHING
+        if self._is_sure(row, loss, sign, curves):
+            return self._report(row, loss, sign, curves, Severity.ERROR)
+        return self._report(row, loss, sign, curves, Severity.WARNING) if self._jumps(loss, sign, curves) else NOTHING
+
+    def _jumps(self, loss: float, sign: Evidence, curves: Curves) -> bool:
+        """Whether the loss jumped in the row of the NaN gradient: a skipped step leaves it where it was."""
+        before = curves[TRAIN_LOSS].recent(LEVEL + 1)[:-1]
+        is_loss = sign.what == GRAD_NORM and curves.kind is not Kind.RL and len(before) > 1
+        return is_loss and loss >= self.rule.jump * max(before)
 
     def _is_sure(self, row: Row, loss: float, sign: Evidence, curves: Curves) -> bool:
         """Whether no loss scaler explains it: only NaN weights log a loss of 0, and a scaler soon finds a scale."""
         is_zero = loss == 0 and curves.kind is not Kind.RL
-        if self.open is not None or (is_zero and (sign.what == GRAD_NORM or self.bad >= self.rule.confirm)):
+        if (self.open is not None and self.open.severity is Severity.ERROR) or (
+            is_zero and (sign.what == GRAD_NORM or self.bad >= self.rule.confirm)
+        ):
             return True
         no_scaler = curves.settings.get("bf16") is True or curves.settings.get("fp16") is False
         return self.bad >= self.rule.confirm and (no_scaler or row.step - self.first >= self.rule.skips)
 
-    def _report(self, row: Row, loss: float, sign: Evidence, curves: Curves) -> Sequence[Finding]:
+    def _report(self, row: Row, loss: float, sign: Evidence, curves: Curves, severity: Severity) -> Sequence[Finding]:
         if sign.what != GRAD_NORM:
             cause = "a loss that is not finite is written as 0, and the model gives no other"
         elif loss == 0 and curves.kind is not Kind.RL:
@@ -133,7 +147,7 @@ class _HiddenNanWatch(Watch):
         if any(t.bad_in_a_row and t.name != sign.what and t.last_step >= self.first for t in curves.eval_losses):
             said += "; the evaluation loss is not finite either"
         evidence = (sign, Evidence(TRAIN_LOSS, loss, "is finite", step=row.step))
-        self.open = self.finding(metric, self.first, row.step, said, *evidence, prescription=cure)
+        self.open = self.finding(metric, self.first, row.step, said, *evidence, severity=severity, prescription=cure)
         return (self.open,)
 
     def _see_clean(self, step: int) -> Sequence[Finding]:

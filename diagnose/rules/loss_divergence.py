@@ -11,7 +11,7 @@ from diagnose import prescribe
 from diagnose.climb import Climb, Course
 from diagnose.curves import LEVEL, Curves, Track
 from diagnose.evaluations import train_log
-from diagnose.model import Evidence, Finding, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Row, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 from diagnose.stats import median
@@ -51,6 +51,7 @@ class LossDivergence(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     also: ClassVar[tuple[str, ...]] = (EVAL_LOSS,)
     vital: ClassVar[bool] = True
+    meant_false_alarms: ClassVar[str] = "1e-10 a point: four of five points beyond three sd of normal noise"
 
     climb: float = threshold(1.4, unit="ratio", low=1.0, high=100.0, source="labelled curves: a clear climb on a log axis")
     share: float = threshold(
@@ -64,6 +65,10 @@ class LossDivergence(Rule):
     wait: float = threshold(1.1, unit="ratio of the points", low=1.0, high=10.0, source="a climb that passes does so sooner")
     jump: float = threshold(1.25, unit="ratio", low=1.0, high=100.0, source="recorded sweeps: rates past the edge jump by more")
     jump_height: float = threshold(5.0, unit="sd of one point", low=1.0, high=100.0, source="as for loss-spike")
+    few_steps: int = threshold(50, unit="steps", low=1, high=10**6, source="the length of a preflight")
+    wrecked_share: float = threshold(
+        0.15, unit="share of the planned steps", low=0.0, high=1.0, source="half as long again as the longest usual warm-up"
+    )
     wrecked_points: int = threshold(12, unit="points", low=4, high=1000, source="a hump of the warm-up is shorter")
 
     firing: ClassVar[tuple[Example, ...]] = (
@@ -120,14 +125,14 @@ class _LossDivergenceWatch(Watch):
         if track.last <= track.floor:
             return NOTHING  # a hidden NaN is logged as 0: neither a climb nor a recovery
         climb = course.climb(track)
-        evidence = None if climb is None else self._climbed(track, climb, curves) or self._wrecked(track, course)
+        evidence = None if climb is None else self._climbed(track, climb, curves) or self._wrecked(track, course, curves)
         if evidence is None:
             return self._maybe_resolve(track, course)
         return self._tell(track, course, curves, evidence)
 
     def _climbed(self, track: Track, climb: Climb, curves: Curves) -> list[Evidence] | None:
         """A clear climb that gave back a large share of the progress."""
-        if not self._is_clear(climb):
+        if not self._is_clear(climb, track):
             return None
         is_eval, step = self.courses[track.name].is_eval, track.last_step
         if is_eval and not self._train_rises(curves):
@@ -135,7 +140,11 @@ class _LossDivergenceWatch(Watch):
         # Two witnesses, training and evaluation, need half the share each.
         other = curves.get(TRAIN_LOSS if is_eval else EVAL_LOSS)
         witness = None if other is None or not other.n else self.courses[other.name].climb(other)
-        limit = self.rule.share * (0.5 if witness is not None and self._is_clear(witness) else 1.0)
+        agree = other is not None and witness is not None and self._is_clear(witness, other)
+        limit = self.rule.share * (0.5 if agree else 1.0)
+        had_learned = agree or is_eval or climb.progress >= self.rule.height * (track.noise or 0.0)
+        if not had_learned and climb.ratio < self.rule.climb**2:
+            return None  # nothing was there to be given back: a hump of the warm-up looks like this
         if climb.share < limit:
             return None
         found = [
@@ -144,24 +153,33 @@ class _LossDivergenceWatch(Watch):
             ),
             Evidence("progress given back", climb.share, ">=", limit, "share", step),
         ]
-        if math.isfinite(climb.sigmas):
+        if math.isfinite(climb.sigmas) and climb.sigmas >= self.rule.height:
             found.append(Evidence(f"{track.name} above its best level", climb.sigmas, ">=", self.rule.height, "sd", step))
         return found
 
-    def _is_clear(self, climb: Climb) -> bool:
+    def _is_clear(self, climb: Climb, track: Track) -> bool:
+        if track.last_step - track.first_step < self.rule.few_steps:
+            return climb.ratio >= self.rule.climb**4  # single steps at the start differ by any factor
+        if track.n < 2 * LEVEL:
+            return climb.ratio >= self.rule.climb**2  # too few points for a noise
         return climb.ratio >= self.rule.climb and climb.sigmas >= self.rule.height
 
-    def _wrecked(self, track: Track, course: Course) -> list[Evidence] | None:
+    def _wrecked(self, track: Track, course: Course, curves: Curves) -> list[Evidence] | None:
         """A jump above the start from which the loss never came back below the start: the warm-up passed the edge."""
         rule, noise = self.rule, track.noise
         since = track.n - course.n_at_peak
-        if course.is_eval or noise is None or since < rule.wrecked_points:
+        planned = curves.planned_steps or 0.0
+        if course.is_eval or noise is None or since < rule.wrecked_points or curves.is_warming_up:
+            return None
+        if track.last_step < max(rule.wrecked_share * planned, track.first_step + rule.few_steps):
             return None
         start = math.log(max(track.head[0], track.floor))  # the jump may come with the second log already
         jump, held = course.peak - start, course.held(track) - start
         sigmas = jump / noise if noise > 0 else math.inf
         if math.exp(jump) < rule.jump or sigmas < rule.jump_height or held < 0 or course.best < start - noise:
             return None
+        if jump - held < rule.height * noise:
+            return None  # no jump that came part of the way back, but a first point that was low by luck
         step = track.last_step
         return [
             Evidence(f"{TRAIN_LOSS} jumped over its start", math.exp(jump), ">=", rule.jump, "ratio", step),
@@ -214,16 +232,7 @@ class _LossDivergenceWatch(Watch):
         self.open = None
         step = track.last_step
         text = f"{track.name} had climbed away from its best level but is back near it at step {step}"
-        back = self.finding(
-            track.name,
-            past.first_step,
-            step,
-            text,
-            *past.evidence,
-            severity=Severity.WARNING,
-            status=Status.RESOLVED,
-        )
-        return (back,)
+        return self.resolved(past, step, text)
 
     def skip(self, curves: Curves) -> str | None:
         return curves.no_likelihood

@@ -48,11 +48,14 @@ class LossSpike(Rule):
     name: ClassVar[str] = "loss-spike"
     severity: ClassVar[Severity] = Severity.WARNING
     needs: ClassVar[tuple[str, ...]] = (f"{TRAIN_LOSS}|eval/*",)
-    meant_false_alarms: ClassVar[str] = "3e-7 a point: five sd of normal noise in a short run, less in a longer one"
+    meant_false_alarms: ClassVar[str] = (
+        "4e-4 a point: five sd of normal noise estimated from 24 points; the ratio makes it rarer"
+    )
 
     height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="1 in 3 million for normal noise")
     ratio: float = threshold(1.8, unit="ratio", low=1.05, high=100.0, source="labelled curves: smaller jumps were called noise")
     eval_ratio: float = threshold(1.5, unit="ratio", low=1.05, high=100.0, source="as ratio; an evaluation averages more")
+    at_once: float = threshold(5.0, unit="ratio", low=1.05, high=1e6, source="smaller ones wait a point: single outliers pass")
     patience: int = threshold(8, unit="points", low=1, high=1000, source="labelled spikes came back within a few logs")
 
     firing: ClassVar[tuple[Example, ...]] = (
@@ -99,11 +102,19 @@ class _LossSpikeWatch(Watch):
         spike = detector.add(track)
         if past is not None and detector.open is None:
             return [self._told(past, track, curves, back=True)]
-        if spike is not None and is_train:
+        if is_train and spike is not None and spike.ratio >= self.rule.at_once:
             return [self._told(spike, track, curves, back=False)]
+        if is_train and detector.open is not None and detector.outside == 2:  # noqa: PLR2004 - one point passes by itself
+            return [self._told(detector.open, track, curves, back=False)]
         if detector.open is not None and detector.outside > self.rule.patience:
             detector.give_up()
         return []
+
+    def close(self, curves: Curves) -> Sequence[Finding]:
+        detector = self.detectors.get(TRAIN_LOSS)
+        if detector is None or detector.open is None or detector.outside != 1:
+            return NOTHING
+        return (self._told(detector.open, curves[TRAIN_LOSS], curves, back=False),)
 
     def _told(self, spike: Spike, track: Track, curves: Curves, *, back: bool) -> Finding:
         message = f"{track.name} jumped from {spike.base:.4g} to {spike.value:.4g} at step {spike.step}"

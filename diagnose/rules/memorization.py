@@ -10,7 +10,7 @@ from typing import ClassVar
 from diagnose import prescribe
 from diagnose.curves import Curves, Track
 from diagnose.evaluations import Minimum, improving_metric, train_log
-from diagnose.model import Evidence, Finding, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Row, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
 from diagnose.rules.base import Example, Rule, Watch, threshold
 
@@ -49,6 +49,7 @@ class Memorization(Rule):
     severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = ("eval/*",)
     vital: ClassVar[bool] = False
+    meant_false_alarms: ClassVar[str] = "1e-3 an evaluation: three sd between two medians of three, normal noise"
 
     rise: float = threshold(
         0.10, unit="share of the minimum", low=0.01, high=2.0, source="two evaluations this far up: labelled curves"
@@ -59,7 +60,7 @@ class Memorization(Rule):
     steady_rise: float = threshold(
         0.01, unit="share of the minimum", low=0.0, high=1.0, source="half of it, for a rise that is steady"
     )
-    height: float = threshold(3.0, unit="sd of one evaluation", low=0.0, high=50.0, source="three sigma on a median of three")
+    height: float = threshold(3.5, unit="sd of one evaluation", low=0.0, high=50.0, source="three sigma on a median of three")
     chance: float = threshold(0.01, unit="probability", low=0.0, high=0.5, source="1 %, since it is tested at every evaluation")
     fall: float = threshold(0.02, unit="share of the train loss", low=0.0, high=1.0, source="as for the rise")
     patience: int = threshold(
@@ -133,8 +134,11 @@ class _MemorizationWatch(Watch):
         low = self.minima.get(track.name)
         if low is None or track.logs[-1] < low.log:
             self.minima[track.name] = Minimum.at(track, curves)
-            past = self.open.pop(track.name, None)
-            return [] if past is None else [self._resolve(past, track.last_step)]
+            past, step = self.open.pop(track.name, None), track.last_step
+            if past is None:
+                return []
+            text = f"{track.name} had risen from its minimum but reached a new one at step {step}"
+            return list(self.resolved(past, step, text, Severity.INFO))
         low.add(track, curves)
         evidence = self._evidence(track, low, curves)
         if evidence is None:
@@ -145,7 +149,7 @@ class _MemorizationWatch(Watch):
     def _evidence(self, track: Track, low: Minimum, curves: Curves) -> list[Evidence] | None:
         """The comparisons that show memorization; None where they do not hold."""
         rule, n, step, noise = self.rule, low.n_since, track.last_step, track.noise
-        if n < 2:  # noqa: PLR2004 - one evaluation above the minimum is noise
+        if n < 2 or low.is_restarted(curves):  # noqa: PLR2004 - one evaluation above the minimum is noise
             return None
         risen = low.risen(track)
         # A float holds no more than e ** 709, and a rise of that size is the same trouble whatever its number.
@@ -213,17 +217,6 @@ class _MemorizationWatch(Watch):
             *evidence,
             severity=Severity.ERROR if is_sure or was_sure else Severity.WARNING,
             prescription=prescribe.fewer_epochs(curves, low.epoch, why),
-        )
-
-    def _resolve(self, past: Finding, step: int) -> Finding:
-        return self.finding(
-            past.metric,
-            past.first_step,
-            step,
-            f"{past.metric} had risen from its minimum but reached a new one at step {step}",
-            *past.evidence,
-            severity=Severity.INFO,
-            status=Status.RESOLVED,
         )
 
     def skip(self, curves: Curves) -> str | None:

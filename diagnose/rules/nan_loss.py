@@ -48,6 +48,7 @@ class NanLoss(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind)
     vital: ClassVar[bool] = True
+    meant_false_alarms: ClassVar[str] = "none: no noise makes a loss that is not finite"
 
     confirm: int = threshold(
         2, unit="points", low=1, high=100, source="one NaN may be a skipped step; two logged in a row are not"
@@ -57,6 +58,7 @@ class NanLoss(Rule):
         Example("NaN after a while", {TRAIN_LOSS: [2.0, 1.8, 1.7, _NAN, _NAN, _NAN]}),
         Example("NaN from the first log", {TRAIN_LOSS: [_NAN, _NAN, _NAN]}),
         Example("infinite, with the gradient", {TRAIN_LOSS: [2.0, 1.9, math.inf], GRAD_NORM: [1.0, 1.0, _NAN]}),
+        Example("NaN now and then", {TRAIN_LOSS: [5.6, 5.3, _NAN, 5.7, _NAN, 5.1, _NAN, 5.9, 6.1]}),
         Example("one NaN that passes", {TRAIN_LOSS: [2.0, 1.9, _NAN, 1.8, 1.7, 1.6]}),
     )
     silent: ClassVar[tuple[Example, ...]] = (
@@ -84,7 +86,7 @@ class _NanLossWatch(Watch):
             return NOTHING
         if math.isfinite(loss):
             return self._see_finite(row.step)
-        self.clean = 0
+        survived, self.clean = self.clean > 0 and self.open is not None, 0
         track = curves[TRAIN_LOSS]
         grad = row.values.get(GRAD_NORM)
         first = row.step if self.open is None else self.open.first_step
@@ -103,9 +105,17 @@ class _NanLossWatch(Watch):
             said,
             Evidence(TRAIN_LOSS, self.value, "is not finite", step=first),
             severity=Severity.ERROR if sure else Severity.WARNING,
-            prescription=_cure(curves, first) if self.open is None else self.open.prescription,
+            prescription=self._cure(curves, first, survived),
         )
         return (self.open,)
+
+    def _cure(self, curves: Curves, first: int, survived: bool) -> Prescription | None:
+        if survived:
+            return prescribe.other_cause(
+                "Keep the trained weights in fp32 (bf16 autocast), and look at the batches of these steps for broken examples.",
+                "train/loss is NaN now and then and finite in between, so the weights are alive and the rate is not the cause",
+            )
+        return _cure(curves, first) if self.open is None else self.open.prescription
 
     def _see_finite(self, step: int) -> Sequence[Finding]:
         if self.open is None:
