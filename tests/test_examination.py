@@ -200,7 +200,7 @@ def test_report_carries_the_run_and_nothing_of_the_machine(tmp_path, monkeypatch
 
 
 def test_findings_are_sorted_by_where_they_begin():
-    report = watched([Row(i, {"train/loss": 1.0, "train/lr": 0.0, "eval/loss": NAN}) for i in range(1, 40)]).report()
+    report = watched([Row(i, {"train/loss": 1.0, "train/lr": 0.0, "eval/loss": NAN}) for i in range(1, 400)]).report()
     assert [(f.first_step, f.code) for f in report.findings] == sorted((f.first_step, f.code) for f in report.findings)
     assert len(report.findings) > 2
 
