@@ -174,8 +174,8 @@ class _FlatLossWatch(Watch):
             return found
         if track.n < rule.points:
             return None
-        if track.fall_error > rule.error:
-            return None  # the noise hides any fall of this size
+        if track.fall_error > rule.error or (self.open is None and moved + _ONE_SIDED * track.fall_error > 1.5 * rule.moved):
+            return None  # the noise could hide a fall of this size
         third = len(logs) // 3
         test = trend(steps[third:], logs[third:])
         if test is None:
