@@ -120,6 +120,13 @@ def test_the_page_is_made_of_the_figures():
     assert score.history(text), "the history is kept"
 
 
+def test_known_gaps_of_fixtures_are_told_where_thresholds_are():
+    text = (FIXTURES.parent / "docs" / "thresholds.md").read_text(encoding="utf-8")
+    for path in FIXTURES.glob("*/*.json"):
+        if json.loads(path.read_text(encoding="utf-8")).get("known_gaps"):
+            assert f"`{path.parent.name}/{path.stem}`" in text
+
+
 def test_labels_and_curves_are_of_the_same_runs():
     labels = truth.labels()
     runs = {run.id: run for run in truth.runs()}

@@ -136,10 +136,10 @@ def folds(groups: Sequence[Sequence[str]], truth: Mapping[str, Label], tag: str)
 
 def choices(rule: type[Rule], names: Sequence[str]) -> list[Choice]:
     """The grid around the defaults, the defaults first."""
-    fields = {field.name: field.default for field in dataclasses.fields(rule)}
 
     def values(name: str) -> list[float]:
-        return [fields[name] ** f if name in RATIOS else fields[name] * f for f in sorted(FACTORS, key=lambda f: f != 1)]
+        default = float(getattr(rule, name))
+        return [default**f if name in RATIOS else default * f for f in sorted(FACTORS, key=lambda f: f != 1)]
 
     return [tuple(zip(names, combination, strict=True)) for combination in itertools.product(*map(values, names))]
 
