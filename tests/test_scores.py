@@ -144,8 +144,10 @@ def test_curves_hold_numbers_only_and_are_packed_the_same_everywhere():
     assert sum(p.stat().st_size for p in path.parent.iterdir()) < LARGEST_FOLDER
 
 
-def test_what_is_packed_is_no_log_for_the_readers():
-    assert not read_tree([FIXTURES]).skipped
+def test_what_is_measured_on_is_no_log_for_the_readers():
+    reading = read_tree([FIXTURES])
+    assert not reading.skipped
+    assert {run.id.partition("/")[0] for run in reading.runs} == {"public", "recorded"}
 
 
 def test_score_counts_as_written():
