@@ -45,8 +45,8 @@ class Blocks:
         self._sum = 0.0
         self._step = 0.0
 
-    def add(self, step: int, value: float) -> None:
-        """Add the next finite point."""
+    def add(self, step: float, value: float) -> None:
+        """Add the next finite point; `step` may be any coordinate that never decreases."""
         self._n += 1
         self._sum += value
         self._step += step

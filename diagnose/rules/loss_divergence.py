@@ -212,6 +212,7 @@ class _LossDivergenceWatch(Watch):
         if told is None:
             self.n_first = track.n
         # Half of the progress lost, or not regained for a tenth of the run: until then it may pass.
+        is_late = track.last_step - track.first_step >= self.rule.few_steps
         is_sure = never_back or evidence[1].value >= self.rule.lost or track.n >= self.rule.wait * self.n_first
         was_sure = told is not None and told.severity is Severity.ERROR
         self.open = self.finding(
@@ -220,7 +221,7 @@ class _LossDivergenceWatch(Watch):
             track.last_step,
             text,
             *evidence,
-            severity=Severity.ERROR if is_sure or was_sure else Severity.WARNING,
+            severity=Severity.ERROR if (is_late and is_sure) or was_sure else Severity.WARNING,
             prescription=cure,
         )
         return (self.open,)

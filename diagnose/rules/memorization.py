@@ -61,6 +61,9 @@ class Memorization(Rule):
         0.01, unit="share of the minimum", low=0.0, high=1.0, source="half of it, for a rise that is steady"
     )
     height: float = threshold(3.5, unit="sd of one evaluation", low=0.0, high=50.0, source="three sigma on a median of three")
+    steady_height: float = threshold(
+        2.0, unit="sd of one evaluation", low=0.0, high=50.0, source="order alone says little about evaluations that swing"
+    )
     chance: float = threshold(0.01, unit="probability", low=0.0, high=0.5, source="1 %, since it is tested at every evaluation")
     fall: float = threshold(0.02, unit="share of the train loss", low=0.0, high=1.0, source="as for the rise")
     patience: int = threshold(
@@ -163,7 +166,7 @@ class _MemorizationWatch(Watch):
                 Evidence(what, rise, ">=", rule.clear_rise, "share", step),
                 Evidence(what, z, ">=", rule.height, "sd", step),
             ]
-        elif rise >= max(rule.steady_rise, noise or 0.0) and n > rule.patience:
+        elif rise >= max(rule.steady_rise, rule.steady_height * (noise or 0.0)) and n > rule.patience:
             steady = self._steadiness(low, step)
             if steady is None:
                 return None
