@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from diagnose import prescribe, verdict
 from diagnose.curves import Curves
+from diagnose.learning_rate import rate_verdict
 from diagnose.model import Crash, Finding, Note, Report, Row, Run, Setting, Skip, StopDecision
+from diagnose.rate_course import RateCourse
 from diagnose.rules import RULES
 from diagnose.rules.base import Rule, Watch
 
@@ -38,6 +40,8 @@ class Examination:
         self.curves = Curves(settings, notes)
         self.policy = policy or verdict.StopPolicy()
         self.stop = StopDecision(stop=False)
+        #: Loss against the summed learning rate.
+        self.course = RateCourse()
         self._watches: dict[str, Watch] = {rule.code: rule.start() for rule in self.rules}
         self._wants = {rule.code: _wanted(rule) for rule in self.rules}
         self._findings: dict[tuple[str, str, int], Finding] = {}
@@ -78,6 +82,7 @@ class Examination:
         if not row.values:
             return []
         self.curves.add(row)
+        self.course.add(row, self.curves)
         changed: list[Finding] = []
         for rule in self.rules:
             if rule.code in self._crashes or not self._is_concerned(rule, row):
@@ -131,6 +136,7 @@ class Examination:
         curves = self.curves
         train = curves.train
         best = curves.best
+        rate = rate_verdict(self.course, curves, kept)
         # What has no meaning for this kind of run cannot be missed in it.
         meant = [rule for rule in self.rules if curves.kind in rule.kinds]
         word = verdict.verdict(kept, skips, meant, self.stop)
@@ -147,7 +153,8 @@ class Examination:
             notes=curves.notes,
             best=best,
             stop=self.stop,
-            prescription=prescribe.for_run(kept, curves),
+            prescription=prescribe.for_run(kept, curves, rate),
+            learning_rate=rate,
             settings=dict(curves.settings),
             last_step=curves.last_step,
             n_points=0 if train is None else train.n + train.n_bad,

@@ -323,6 +323,38 @@ class Best:
     metric: str
 
 
+class RateDirection(StrEnum):
+    """Which way the learning rate should go."""
+
+    UP = "up"
+    DOWN = "down"
+    HOLD = "hold"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRateVerdict:
+    """Which way the learning rate of the next run should go, and what that rests on.
+
+    Args:
+        direction: up, down, hold, or unknown: silence is as deliberate as advice.
+        factor: 3 or 9 for up and down; None otherwise.
+        before: the peak rate of this run; None when it is not known.
+        after: the rate advised, held inside the method's range; None without one.
+        confidence: share of recorded sweeps' runs of this look for which the direction was right; 0 for unknown.
+        evidence: the comparisons behind it.
+        reason: one sentence.
+    """
+
+    direction: RateDirection
+    factor: float | None
+    before: float | None
+    after: float | None
+    confidence: float
+    evidence: tuple[Evidence, ...]
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class StopDecision:
     """Whether, where and why a live doctor ends the run.
@@ -358,5 +390,6 @@ class Report:
     settings: Mapping[str, Setting]
     last_step: int
     n_points: int
+    learning_rate: LearningRateVerdict | None = None
     kind: Kind = Kind.SUPERVISED
     schema: int = SCHEMA

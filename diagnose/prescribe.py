@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from diagnose.model import Change, Finding, Prescription, Setting, Severity, Status
+from diagnose.model import Change, Finding, LearningRateVerdict, Prescription, RateDirection, Setting, Severity, Status
 
 if TYPE_CHECKING:
     from diagnose.curves import Curves
@@ -27,6 +27,7 @@ _ABSURD = 1e6
 #: Below this a folder name shows powers of ten, as people write learning rates.
 _LEAST_PLAIN = 1e-2
 
+NOT_THE_RATE = "do not change the learning rate for this"
 KEEP_THE_REST = "leave every other setting as it is, so that you can tell what helped"
 
 
@@ -96,7 +97,7 @@ def raise_rate(curves: Curves, why: str) -> Prescription:
 
 def other_cause(advice: str, why: str, *changes: Change) -> Prescription:
     """A cure for a trouble that the learning rate did not cause: it never changes the rate."""
-    return Prescription(changes, advice, why, ("do not change the learning rate for this",))
+    return Prescription(changes, advice, why, (NOT_THE_RATE,))
 
 
 def standstill(curves: Curves, *, is_frozen: bool, guesses: bool) -> Prescription:
@@ -142,26 +143,34 @@ def fewer_epochs(curves: Curves, best_epoch: float | None, why: str) -> Prescrip
     return Prescription(changes, advice, why, ("do not judge the last checkpoint", KEEP_THE_REST))
 
 
-def for_run(findings: Sequence[Finding], curves: Curves) -> Prescription | None:
+def for_run(findings: Sequence[Finding], curves: Curves, rate: LearningRateVerdict | None = None) -> Prescription | None:
     """The one prescription of a run: that of its earliest most serious open finding, with the checkpoint to go back to.
 
     Args:
         findings: of the run.
         curves: the run.
+        rate: the verdict on the learning rate, which a cure never contradicts.
 
     Returns:
         None when no open warning or error has a cure; an informative finding alone is no reason to change anything.
     """
-    cures = [f for f in findings if f.prescription is not None and f.status is Status.OPEN and f.severity is not Severity.INFO]
-    if not cures:
+    found = cause(findings)
+    if found is None or found.prescription is None:
         return None
-    cause = min(cures, key=lambda f: (-f.severity.rank, f.first_step, f.code))
-    assert cause.prescription is not None  # filtered above
+    cure = found.prescription
+    raises = any(c.setting == "learning_rate" and c.factor is not None and c.factor > 1 for c in cure.changes)
+    if raises and rate is not None and rate.direction is RateDirection.DOWN:
+        # A dead run is flat as well: what the course of the loss says of the rate goes before what flatness suggests.
+        cure = lower_rate(curves, rate.reason, times=2 if rate.factor == FACTOR**2 else 1)
     best = curves.best
-    step = cause.prescription.checkpoint_step if best is None else best.step
-    return dataclasses.replace(
-        cause.prescription, checkpoint_step=step, output_dir=output_dir(curves, cause.prescription.changes)
-    )
+    step = cure.checkpoint_step if best is None else best.step
+    return dataclasses.replace(cure, checkpoint_step=step, output_dir=output_dir(curves, cure.changes))
+
+
+def cause(findings: Sequence[Finding]) -> Finding | None:
+    """The finding whose cure is the run's: the earliest most serious open one; None without an open warning or error."""
+    cures = [f for f in findings if f.prescription is not None and f.status is Status.OPEN and f.severity is not Severity.INFO]
+    return min(cures, key=lambda f: (-f.severity.rank, f.first_step, f.code), default=None)
 
 
 def output_dir(curves: Curves, changes: Sequence[Change]) -> str | None:

@@ -42,7 +42,7 @@ def rate_features(course: RateCourse, curves: Curves) -> dict[str, float] | None
         Names as in LOSS_FEATURES and, where gradient norms were logged, GRADIENT_FEATURES; None for too short a course.
     """
     train = curves.train
-    logs, sums = course.train.values, course.train.steps
+    logs = course.train.values
     if train is None or not train.head or len(logs) < 8:  # noqa: PLR2004 - a quarter needs two blocks
         return None
     start = math.log(max(train.head[0], train.floor))

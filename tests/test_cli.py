@@ -377,5 +377,5 @@ def test_a_report_knows_no_path_of_this_machine(logs: Path, capsys: pytest.Captu
 def test_reports_are_made_of_the_models_fields() -> None:
     # a field that is added to Report must be told in the JSON, or be left out on purpose here
     told = {"id", "source", "verdict", "headline", "kind", "last_step", "n_points", "findings", "skips", "crashes", "notes"}
-    told |= {"best", "stop", "prescription", "settings", "schema"}
+    told |= {"best", "stop", "prescription", "learning_rate", "settings", "schema"}
     assert {field.name for field in dataclasses.fields(Report)} == told

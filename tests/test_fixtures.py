@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from diagnose.examination import Examination, examine
-from diagnose.model import Finding, Report, Run, Severity, StopDecision, Verdict
+from diagnose.model import Finding, RateDirection, Report, Run, Severity, StopDecision, Verdict
 from diagnose.names import TRAIN_LOSS
 from diagnose.readers import read_tree
 from diagnose.rules import RULES
@@ -100,10 +100,10 @@ def stops_well(stop: StopDecision, span: Mapping[str, int] | None) -> bool:
 
 
 def rate_of(report: Report) -> str:
-    """Which way the prescription moves the learning rate."""
-    changes = [] if report.prescription is None else report.prescription.changes
-    factor = next((c.factor for c in changes if c.setting == "learning_rate" and c.factor is not None), 1.0)
-    return "hold" if factor == 1.0 else "up" if factor > 1 else "down"
+    """Which way the learning rate should go; silence leaves it where it is."""
+    found = report.learning_rate
+    assert found is not None
+    return "hold" if found.direction is RateDirection.UNKNOWN else found.direction.value
 
 
 @each_fixture

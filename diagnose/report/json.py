@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from diagnose.model import SCHEMA, Evidence, Finding, Prescription, Report
+from diagnose.model import SCHEMA, Evidence, Finding, LearningRateVerdict, Prescription, Report
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def report_to_dict(report: Report) -> dict[str, Any]:
             "best_step": stop.best_step,
         },
         "prescription": _prescription(report.prescription),
+        "learning_rate": _learning_rate(report.learning_rate),
         "settings": report.settings,
     }
     return {key: _strict(value) for key, value in found.items()}
@@ -95,6 +96,20 @@ def _prescription(cure: Prescription | None) -> dict[str, Any] | None:
         "do_not": list(cure.do_not),
         "checkpoint_step": cure.checkpoint_step,
         "output_dir": cure.output_dir,
+    }
+
+
+def _learning_rate(found: LearningRateVerdict | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "direction": found.direction.value,
+        "factor": found.factor,
+        "from": found.before,
+        "to": found.after,
+        "confidence": found.confidence,
+        "evidence": [_evidence(e) for e in found.evidence],
+        "reason": found.reason,
     }
 
 

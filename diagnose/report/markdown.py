@@ -54,6 +54,8 @@ def report_markdown(report: Report, run: Run | None = None) -> str:
         ends.append(f"- best checkpoint: step {best.step}, {escape(best.metric)} {words.amount(best.value)}")
     if report.stop.stop:
         ends.append(f"- CurveDoctor {escape(words.stop(report.stop))}")
+    if words.rate(report):
+        ends.append(f"- learning rate: {escape(words.rate(report))}")
     if ends:
         blocks.append("\n".join(ends))
     if report.notes:

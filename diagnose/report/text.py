@@ -196,9 +196,9 @@ def _left_over(findings: Sequence[Finding]) -> str:
 def _cure(page: Page, report: Report) -> None:
     """What to do: the changes, the advice and its reason, what to leave alone, where to go back to."""
     cure, best = report.prescription, report.best
-    if cure is None and best is None and not report.stop.stop:
+    if cure is None and best is None and not report.stop.stop and not words.rate(report):
         return
-    page.title("What to do" if cure is not None else "Checkpoint")
+    page.title("What to do" if cure is not None else "For the next run")
     if cure is not None:
         for change in cure.changes:
             page.paragraph((change.setting, "bold"), (f"  {words.change(change)}", ""))
@@ -212,6 +212,9 @@ def _cure(page: Page, report: Report) -> None:
         _labelled(page, "best", f"step {best.step}, {best.metric} {words.amount(best.value)}")
     if report.stop.stop:
         _labelled(page, "stop", f"CurveDoctor {words.stop(report.stop)}")
+    rate = words.rate(report)
+    if rate:
+        _labelled(page, "rate", rate)
 
 
 def _labelled(page: Page, label: str, text: str) -> None:

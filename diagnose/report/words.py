@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
 
-from diagnose.model import SETTINGS, UNTOLD
+from diagnose.model import SETTINGS, UNTOLD, RateDirection, Report
 
 if TYPE_CHECKING:
     from diagnose.model import Change, Evidence, Finding, Setting, Skip, StopDecision
@@ -111,6 +111,23 @@ def stop(decision: StopDecision) -> str:
         return "does not stop this run"
     why = "" if decision.because is None else f", for {decision.because.code} {decision.because.name}"
     return f"stops this run at step {decision.step}{why}"
+
+
+def rate(report: Report) -> str:
+    """The verdict on the learning rate; empty where it is not known, or where the cure says it already.
+
+    `up, 3 times (2e-4 to 5e-4), sure to 88 %: …`
+    """
+    found = report.learning_rate
+    cured = report.prescription is not None and any(c.setting == "learning_rate" for c in report.prescription.changes)
+    if found is None or found.direction is RateDirection.UNKNOWN or cured:
+        return ""
+    word = found.direction.value
+    if found.direction is RateDirection.HOLD or found.factor is None:
+        return f"{word}: {found.reason}"
+    moved = f"times {found.factor:.0f}" if found.direction is RateDirection.UP else f"divided by {found.factor:.0f}"
+    between = "" if found.before is None or found.after is None else f" ({found.before:g} to {found.after:g})"
+    return f"{word}, {moved}{between}, sure to {100 * found.confidence:.0f} %: {found.reason}"
 
 
 def skips(skipped: Iterable[Skip]) -> str:

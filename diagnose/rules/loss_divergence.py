@@ -14,7 +14,7 @@ from diagnose.evaluations import train_log
 from diagnose.model import Evidence, Finding, Row, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
-from diagnose.stats import median
+from diagnose.stats import median, noise_scale
 
 _WRECK = [3.4, 3.35, 3.36, 3.33, 3.35, 3.32, 3.34, 3.33]
 _FALL = [2.0, 1.6, 1.3, 1.1, 0.95, 0.85, 0.8, 0.76]
@@ -64,10 +64,19 @@ class LossDivergence(Rule):
     )
     wait: float = threshold(1.1, unit="ratio of the points", low=1.0, high=10.0, source="a climb that passes does so sooner")
     jump: float = threshold(1.25, unit="ratio", low=1.0, high=100.0, source="recorded sweeps: rates past the edge jump by more")
-    jump_height: float = threshold(5.0, unit="sd of one point", low=1.0, high=100.0, source="as for loss-spike")
+    jump_height: float = threshold(
+        7.0, unit="sd of one point", low=1.0, high=100.0, source="recorded sweeps: lucky starts reach 5"
+    )
     few_steps: int = threshold(50, unit="steps", low=1, high=10**6, source="the length of a preflight")
     wrecked_share: float = threshold(
         0.15, unit="share of the planned steps", low=0.0, high=1.0, source="half as long again as the longest usual warm-up"
+    )
+    return_height: float = threshold(
+        4.5,
+        unit="sd of one point",
+        low=0.0,
+        high=100.0,
+        source="recorded sweeps: a first batch that is easy by luck stays below 3.5",
     )
     wrecked_points: int = threshold(12, unit="points", low=4, high=1000, source="a hump of the warm-up is shorter")
 
@@ -104,6 +113,7 @@ class _LossDivergenceWatch(Watch):
         self.train_then: float | None = None
         self.open: Finding | None = None
         self.n_first = 0
+        self.is_wrecked = False
 
     def see(self, row: Row, curves: Curves) -> Sequence[Finding]:
         for name, course in self.courses.items():
@@ -167,6 +177,8 @@ class _LossDivergenceWatch(Watch):
     def _wrecked(self, track: Track, course: Course, curves: Curves) -> list[Evidence] | None:
         """A jump above the start from which the loss never came back below the start: the warm-up passed the edge."""
         rule, noise = self.rule, track.noise
+        if noise is not None:
+            noise = max(noise, noise_scale(track.blocks.values) or 0.0)  # of the whole course: a calm stretch proves nothing
         since = track.n - course.n_at_peak
         planned = curves.planned_steps or 0.0
         if course.is_eval or noise is None or since < rule.wrecked_points or curves.is_warming_up:
@@ -178,7 +190,7 @@ class _LossDivergenceWatch(Watch):
         sigmas = jump / noise if noise > 0 else math.inf
         if math.exp(jump) < rule.jump or sigmas < rule.jump_height or held < 0 or course.best < start - noise:
             return None
-        if jump - held < rule.height * noise:
+        if jump - held < rule.return_height * noise:
             return None  # no jump that came part of the way back, but a first point that was low by luck
         step = track.last_step
         return [
@@ -210,7 +222,7 @@ class _LossDivergenceWatch(Watch):
             why = f"{track.name} climbed away from its best level after step {course.step}"
         cure = prescribe.lower_rate(curves, why, times=2 if past_start else 1)
         if told is None:
-            self.n_first = track.n
+            self.n_first, self.is_wrecked = track.n, never_back
         # Half of the progress lost, or not regained for a tenth of the run: until then it may pass.
         is_late = track.last_step - track.first_step >= self.rule.few_steps
         is_sure = never_back or evidence[1].value >= self.rule.lost or track.n >= self.rule.wait * self.n_first
@@ -228,7 +240,9 @@ class _LossDivergenceWatch(Watch):
 
     def _maybe_resolve(self, track: Track, course: Course) -> Sequence[Finding]:
         past = self.open
-        if past is None or course.still_up(track) > 0.5 * math.log(self.rule.climb):
+        # After a jump that was never regained the start is the mark, not the low that luck or the jump has left.
+        mark = math.log(max(track.head[0], track.floor)) - course.best if self.is_wrecked else 0.5 * math.log(self.rule.climb)
+        if past is None or course.still_up(track) > mark:
             return NOTHING
         self.open = None
         step = track.last_step

@@ -52,7 +52,7 @@ class LossSpike(Rule):
         "4e-4 a point: five sd of normal noise estimated from 24 points; the ratio makes it rarer"
     )
 
-    height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="1 in 3 million for normal noise")
+    height: float = threshold(5.0, unit="sd", low=2.0, high=100.0, source="with the ratio and the tails of the band")
     ratio: float = threshold(1.8, unit="ratio", low=1.05, high=100.0, source="labelled curves: smaller jumps were called noise")
     eval_ratio: float = threshold(1.5, unit="ratio", low=1.05, high=100.0, source="as ratio; an evaluation averages more")
     at_once: float = threshold(5.0, unit="ratio", low=1.05, high=1e6, source="smaller ones wait a point: single outliers pass")

@@ -16,6 +16,8 @@ from diagnose.rules.base import Example, Rule, Watch, threshold
 
 _FALLING = [2.0, 1.6, 1.3, 1.1, 0.9, 0.7, 0.5, 0.35, 0.25, 0.18]
 
+_ORDER = "chance of so steady a rise"
+
 
 @dataclass(frozen=True)
 class Memorization(Rule):
@@ -65,6 +67,9 @@ class Memorization(Rule):
         2.0, unit="sd of one evaluation", low=0.0, high=50.0, source="order alone says little about evaluations that swing"
     )
     chance: float = threshold(0.01, unit="probability", low=0.0, high=0.5, source="1 %, since it is tested at every evaluation")
+    stop_chance: float = threshold(
+        0.001, unit="probability", low=0.0, high=0.5, source="drawn healthy curves: settled, noisy evaluations"
+    )
     fall: float = threshold(0.02, unit="share of the train loss", low=0.0, high=1.0, source="as for the rise")
     patience: int = threshold(
         3, unit="evaluations", low=1, high=1000, source="one noisy evaluation on either side of a real one"
@@ -180,7 +185,7 @@ class _MemorizationWatch(Watch):
         test = low.trend()
         if test is None or test.tau <= 0 or test.p >= self.rule.chance:
             return None
-        return Evidence("chance of so steady a rise", test.p, "<", self.rule.chance, "", step)
+        return Evidence(_ORDER, test.p, "<", self.rule.chance, "", step)
 
     def _with_train(self, found: list[Evidence], low: Minimum, curves: Curves) -> list[Evidence] | None:
         """The evidence with what the training loss did meanwhile; None where it did not fall."""
@@ -206,10 +211,13 @@ class _MemorizationWatch(Watch):
         if better is not None:
             message += f"; but {better} still improves, so judge by the metric that you care about"
         unstable = curves.found.get("unstable-loss")
-        swings = unstable is not None and unstable.metric == track.name
-        if swings:
+        may_pass = unstable is not None and unstable.metric == track.name
+        if may_pass:
             message += "; but this loss swings so much that its rise may pass"
-        is_sure = better is None and not swings and low.n_since >= max(rule.patience, rule.patience_share * low.count)
+        # Order alone, tested at every evaluation since a minimum that was chosen for being low, asks for more to stop a run.
+        ordered = [e.value for e in evidence if e.what == _ORDER]
+        may_pass = may_pass or any(p >= rule.stop_chance for p in ordered)
+        is_sure = better is None and not may_pass and low.n_since >= max(rule.patience, rule.patience_share * low.count)
         was_sure = told is not None and told.severity is Severity.ERROR
         why = f"{track.name} was lowest at step {low.step} and has risen since"
         return self.finding(
