@@ -19,8 +19,9 @@ from diagnose.rate_features import GRADIENT_FEATURES, LOSS_FEATURES, rate_featur
 DIRECTIONS = ("up", "hold", "down")
 #: Fewest logged losses: a few dozen.
 LEAST_POINTS = 24
-#: A direction less likely than this is no advice; nor is one whose opposite is likelier than the second.
-_SURE, _OPPOSITE = 0.5, 0.25
+#: A direction less likely than this is no advice; nor is one whose opposite is likelier than the second. Up goes before
+#: hold from there on while down is unlikelier than the third: a rate tried in vain costs one run, a gain missed every one.
+_SURE, _OPPOSITE, _HARMLESS = 0.4, 0.25, 0.2
 #: Standard deviations of a feature up to which the recorded sweeps reach.
 _REACH = 3.0
 #: What an open finding's cure is worth: its rule has been held against labelled curves.
@@ -113,6 +114,8 @@ def _weighed(features: Mapping[str, float], curves: Curves) -> LearningRateVerdi
         made = (rate_weights.WITHOUT_GRADIENT_MEAN, rate_weights.WITHOUT_GRADIENT_SCALE, rate_weights.WITHOUT_GRADIENT_WEIGHTS)
     chances = dict(zip(DIRECTIONS, probabilities(features, names, *made), strict=True))
     best = max(chances, key=lambda d: chances[d])
+    if chances["up"] >= _SURE and chances["down"] <= _HARMLESS:
+        best = "up"
     opposite = {"up": "down", "down": "up", "hold": "hold"}[best]
     evidence = tuple(_told(features, curves.last_step))
     if chances[best] < _SURE or (opposite != best and chances[opposite] > _OPPOSITE):
