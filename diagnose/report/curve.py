@@ -36,7 +36,9 @@ _BLANK: Cell = (" ", "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Signs:
+class Signs:
+    """The characters of a drawing."""
+
     evals: str
     nan: str
     best: str
@@ -50,8 +52,8 @@ class _Signs:
     line: str
 
 
-_UNICODE = _Signs("●○", "x", "◆", "■", "┊", "│", "┤", "└", "─", "┬", "⠒⠒")
-_PLAIN = _Signs("o%", "x", "*", "#", ":", "|", "+", "+", "-", "+", "..")
+UNICODE = Signs("●○", "x", "◆", "■", "┊", "│", "┤", "└", "─", "┬", "⠒⠒")
+PLAIN = Signs("o%", "x", "*", "#", ":", "|", "+", "+", "-", "+", "..")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ def draw(report: Report, run: Run, *, width: int, height: int = 12, is_ascii: bo
     shown = [run.series[name] for name in (main, *evals) if name in run.series and len(run.series[name])]
     if not shown:
         return None
-    signs = _PLAIN if is_ascii else _UNICODE
+    signs = PLAIN if is_ascii else UNICODE
     scale = scale_for([s.value for s in shown])
     first = min(int(s.step[0]) for s in shown)
     last = max(*(int(s.step[-1]) for s in shown), report.last_step, first + 1)
     labels = scale.ticks(height)
     margin = max((len(text) for text in labels.values()), default=0) + 1
-    pane = _Pane(max(width - margin - 1, DOTS_X), height, first, last, scale)
+    pane = Pane(max(width - margin - 1, DOTS_X), height, first, last, scale)
     legend = []
     if main in run.series:
         pane.line(run.series[main])
@@ -120,7 +122,7 @@ def _metrics(report: Report, run: Run) -> tuple[str, list[str]]:
     return TRAIN_LOSS, evals[:_MOST_EVALS]
 
 
-class _Pane:
+class Pane:
     """The area between the axes, in cells and in dots."""
 
     def __init__(self, width: int, height: int, first: int, last: int, scale: Scale) -> None:
@@ -206,7 +208,7 @@ def _line_cell(bits: int, is_ascii: bool) -> Cell | None:
     return (":" if up and down else "'" if up else "."), "train"
 
 
-def _axis(pane: _Pane, margin: int, signs: _Signs) -> list[list[Cell]]:
+def _axis(pane: Pane, margin: int, signs: Signs) -> list[list[Cell]]:
     """The floor with its ticks, and the steps below it."""
     floor, numbers = [signs.floor] * pane.width, [" "] * pane.width
     free = 0
@@ -227,7 +229,7 @@ def _axis(pane: _Pane, margin: int, signs: _Signs) -> list[list[Cell]]:
     ]
 
 
-def _marks(report: Report, signs: _Signs) -> tuple[list[tuple[int, str, str]], list[tuple[str, str, str]]]:
+def _marks(report: Report, signs: Signs) -> tuple[list[tuple[int, str, str]], list[tuple[str, str, str]]]:
     """Step, sign and role of every mark, and the legend of those that no list explains."""
     marks, legend = [], []
     if report.best is not None:
@@ -245,7 +247,7 @@ def _marks(report: Report, signs: _Signs) -> tuple[list[tuple[int, str, str]], l
     return marks, legend
 
 
-def _mark_rows(pane: _Pane, marks: Sequence[tuple[int, str, str]], margin: int) -> list[list[Cell]]:
+def _mark_rows(pane: Pane, marks: Sequence[tuple[int, str, str]], margin: int) -> list[list[Cell]]:
     """Marks under the axis, each on the first row where its column is free."""
     rows: list[dict[int, Cell]] = []
     for step, sign, role in marks:

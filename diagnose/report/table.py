@@ -33,7 +33,7 @@ def table(reports: Iterable[Report], *, is_ascii: bool, width: int | None = None
     for row, report in zip(rows, [None, *reports], strict=True):
         line = Text(no_wrap=True, overflow="ignore")
         for i, (text, size) in enumerate(zip(row, widths, strict=True)):
-            cell = _cell(text, size, is_right=i not in (0, 1, 3), is_ascii=is_ascii)
+            cell = cell(text, size, is_right=i not in (0, 1, 3), is_ascii=is_ascii)
             line.append(cell + "  ", _cell_style(i, report))
         line.rstrip()
         lines.append(line)
@@ -54,7 +54,7 @@ def _row(report: Report, is_ascii: bool) -> tuple[str, ...]:
     )
 
 
-def _cell(text: str, size: int, *, is_right: bool, is_ascii: bool) -> str:
+def cell(text: str, size: int, *, is_right: bool, is_ascii: bool) -> str:
     """A text padded to its column, its left end cut off where it is too long: the end of a path tells more."""
     dots = "..." if is_ascii else "…"
     if Text(text).cell_len > size:
