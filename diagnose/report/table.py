@@ -33,8 +33,7 @@ def table(reports: Iterable[Report], *, is_ascii: bool, width: int | None = None
     for row, report in zip(rows, [None, *reports], strict=True):
         line = Text(no_wrap=True, overflow="ignore")
         for i, (text, size) in enumerate(zip(row, widths, strict=True)):
-            cell = cell(text, size, is_right=i not in (0, 1, 3), is_ascii=is_ascii)
-            line.append(cell + "  ", _cell_style(i, report))
+            line.append(cell(text, size, is_right=i not in (0, 1, 3), is_ascii=is_ascii) + "  ", _cell_style(i, report))
         line.rstrip()
         lines.append(line)
     return [*lines, Text(), Text(tally(reports), "dim")]
