@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diagnose.curves import WINDOW, Curves, Track
+from diagnose.model import Evidence
 from diagnose.names import LEARNING_RATE, Direction, direction, error_share_gained, is_eval_loss
 from diagnose.stats import Trend, median, noise_scale, trend
 
@@ -157,3 +158,31 @@ def falls_steadily(track: Track, gained: float) -> bool:
         return False
     test = trend(track.blocks.steps, track.blocks.values)
     return test is not None and test.tau <= _IN_ORDER
+
+
+def stand_still(
+    curves: Curves, first: Mapping[str, float], gain: float, away: float, metric_gain: float
+) -> list[Evidence] | None:
+    """That the evaluations have not moved since the first.
+
+    Args:
+        curves: the run so far.
+        first: the first value of each evaluation metric.
+        gain: the largest gain of a loss over its first value that is none, as a share.
+        away: the largest distance from it, either way.
+        metric_gain: the largest gain of a task metric that is none, as a share of its error.
+
+    Returns:
+        One comparison a loss that has at least two values, so none where too few were logged; None where any has moved.
+    """
+    found = []
+    for track in curves.eval_losses:
+        if track.n < 2 or track.goes_negative or track.best <= 0 or track.head[0] <= 0:  # noqa: PLR2004 - a first and a later
+            continue
+        gained = math.log(track.head[0] / track.best)
+        moved = abs(median(track.recent_logs(3)) - math.log(track.head[0]))
+        if gained > gain or moved > away or falls_steadily(track, gained):
+            return None
+        what = f"{track.name} gained since its first"
+        found.append(Evidence(what, gained, "<=", gain, "share", track.last_step))
+    return None if any_metric_gained(first, curves, metric_gain) else found

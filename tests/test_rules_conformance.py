@@ -22,7 +22,7 @@ from diagnose.rules.base import HEADINGS
 HOME = Path(diagnose.rules.__file__).parent
 THRESHOLDS = [(rule, field) for rule in RULES for field in dataclasses.fields(rule)]
 #: Longer than that, a rule does two things.
-MAX_LINES = 260
+MAX_LINES = 265
 
 each_rule = pytest.mark.parametrize("rule", RULES, ids=label)
 each_firing = pytest.mark.parametrize(("rule", "example"), FIRING, ids=label)

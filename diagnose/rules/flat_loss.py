@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import ClassVar
 from diagnose import prescribe
 from diagnose.chance import guessing_among
 from diagnose.curves import Curves, Track
-from diagnose.evaluations import any_metric_gained, falls_steadily
+from diagnose.evaluations import stand_still
 from diagnose.model import Evidence, Finding, Kind, Row, Severity
 from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
@@ -70,6 +71,9 @@ class FlatLoss(Rule):
     points: int = threshold(8, unit="points", low=8, high=10_000, source="with six after the first third a trend can be told")
     confirm: float = threshold(
         1.2, unit="ratio of the points", low=1.0, high=10.0, source="a second look, since the test is made at every point"
+    )
+    end_points: int = threshold(
+        40, unit="points and steps", low=8, high=10_000, source="nearly a preflight, logged step by step"
     )
     steps: int = threshold(20, unit="steps", low=1, high=10**6, source="fewer steps move nothing at any usual rate")
     error: float = threshold(
@@ -160,13 +164,15 @@ class _FlatLossWatch(Watch):
         enough = self.rule.evals
         return _n_evals(curves) >= enough and track.n >= enough and taken >= self.rule.frozen_steps
 
-    def _evidence(self, track: Track, curves: Curves) -> list[Evidence] | None:
+    def _evidence(self, track: Track, curves: Curves, *, at_end: bool = False) -> list[Evidence] | None:
         rule, step = self.rule, track.last_step
         logs, steps = track.blocks.values, track.blocks.steps
         moved = abs(track.start_log - median(logs[-max(3, len(logs) // 4) :]))
         # Evaluations that repeat bit by bit leave little doubt, and what was found is only given up for a clear move.
         limit = rule.moved * (3 if self.same_evals >= rule.evals else 2 if self.open is not None else 1)
-        evals = self._eval_evidence(curves) if moved <= limit else None
+        if moved > limit:
+            return None
+        evals = stand_still(curves, self.first_metrics, rule.eval_moved, rule.moved, rule.metric_gain)
         if evals is None:
             return None
         found = [Evidence(f"{TRAIN_LOSS} away from its start", moved, "<=", limit, "share", step), *evals]
@@ -174,7 +180,9 @@ class _FlatLossWatch(Watch):
             return found
         if track.n < rule.points:
             return None
-        if track.fall_error > rule.error or (self.open is None and moved + _ONE_SIDED * track.fall_error > 1.5 * rule.moved):
+        if track.fall_error > rule.error or (
+            not at_end and self.open is None and moved + _ONE_SIDED * track.fall_error > 1.5 * rule.moved
+        ):
             return None  # the noise could hide a fall of this size
         third = len(logs) // 3
         test = trend(steps[third:], logs[third:])
@@ -189,20 +197,6 @@ class _FlatLossWatch(Watch):
         else:
             found.append(Evidence(f"{TRAIN_LOSS} fallen since its first third", fallen, "<=", rule.fall, "share", step))
         return found
-
-    def _eval_evidence(self, curves: Curves) -> list[Evidence] | None:
-        """That the evaluations have not moved either; empty when there are too few, None when they have."""
-        rule, found = self.rule, []
-        for track in curves.eval_losses:
-            if track.n < 2 or track.goes_negative or track.best <= 0 or track.head[0] <= 0:  # noqa: PLR2004
-                continue
-            gained = math.log(track.head[0] / track.best)
-            away = abs(median(track.recent_logs(3)) - math.log(track.head[0]))
-            if gained > rule.eval_moved or away > rule.moved or falls_steadily(track, gained):
-                return None
-            what = f"{track.name} gained since its first"
-            found.append(Evidence(what, gained, "<=", rule.eval_moved, "share", track.last_step))
-        return None if any_metric_gained(self.first_metrics, curves, rule.metric_gain) else found
 
     def _tell(self, track: Track, step: int, curves: Curves, evidence: list[Evidence]) -> Finding:
         frozen = self.same_evals >= self.rule.evals
@@ -238,6 +232,20 @@ class _FlatLossWatch(Watch):
             return NOTHING
         message = f"{TRAIN_LOSS} was flat until about step {past.last_step} and moves now"
         return self.resolved(past, step, message, Severity.INFO)
+
+    def close(self, curves: Curves) -> Sequence[Finding]:
+        """A log that ends without having moved, too short or too noisy to be called flat while it went on: a fact, no alarm."""
+        track, told = curves.train, curves.found
+        if track is None or track.goes_negative or self.open is not None or curves.is_warming_up:
+            return NOTHING
+        few = track.n < self.rule.end_points or track.last_step - track.first_step < self.rule.end_points
+        if few or "loss-divergence" in told or "zero-loss" in told:
+            return NOTHING
+        evidence = self._evidence(track, curves, at_end=True)
+        if evidence is None:
+            return NOTHING
+        found = self._tell(track, curves.last_step, curves, evidence)
+        return (dataclasses.replace(found, severity=Severity.INFO),)
 
     def skip(self, curves: Curves) -> str | None:
         track = curves.train
