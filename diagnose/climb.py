@@ -10,6 +10,8 @@ from diagnose.stats import median, noise_scale, quantile
 
 #: Points of the recent course that have to be up: at least a level, a twelfth of the run, at most half of a Track's memory.
 _SHARE, _MOST = 12, 32
+#: A climb below this is none whatever the noise, as a logarithm.
+_LEAST_HEIGHT = 0.05
 #: Evaluations that have to be up: they average over a whole set each.
 _EVALS = 3
 
@@ -76,7 +78,7 @@ class Course:
             return None
         height = self._recent(track, 0.25) - self.best
         progress = max(track.start_log - self.best, 1e-3)
-        noise = _level_noise(track)
+        noise = _level_noise(track) if height > _LEAST_HEIGHT else math.inf  # most points are no climb, and need no noise
         return Climb(height, height / progress, height / noise if noise else math.inf)
 
     def still_up(self, track: Track) -> float:

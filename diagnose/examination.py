@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from diagnose import prescribe, verdict
 from diagnose.curves import Curves
 from diagnose.learning_rate import rate_verdict
-from diagnose.model import Crash, Finding, Note, Report, Row, Run, Setting, Skip, StopDecision
+from diagnose.model import Crash, Finding, Kind, Note, Report, Row, Run, Setting, Skip, StopDecision
 from diagnose.rate_course import RateCourse
 from diagnose.rules import RULES
 from diagnose.rules.base import Rule, Watch
+
+
+#: Sets of metrics that are remembered; a log that never repeats itself must not fill the memory.
+_MOST_SETS = 1000
 
 
 class Examination:
@@ -44,6 +48,7 @@ class Examination:
         self.course = RateCourse()
         self._watches: dict[str, Watch] = {rule.code: rule.start() for rule in self.rules}
         self._wants = {rule.code: _wanted(rule) for rule in self.rules}
+        self._by_metrics: dict[tuple[Kind, tuple[str, ...]], tuple[Rule, ...]] = {}
         self._findings: dict[tuple[str, str, int], Finding] = {}
         self._crashes: dict[str, Crash] = {}
 
@@ -84,8 +89,8 @@ class Examination:
         self.curves.add(row)
         self.course.add(row, self.curves)
         changed: list[Finding] = []
-        for rule in self.rules:
-            if rule.code in self._crashes or not self._is_concerned(rule, row):
+        for rule in self._concerned(row):
+            if rule.code in self._crashes:
                 continue
             try:
                 said = self._watches[rule.code].see(row, self.curves)
@@ -99,6 +104,15 @@ class Examination:
         if changed and not self.stop.stop:
             self.stop = verdict.decide(changed, self.curves, self.policy)
         return changed
+
+    def _concerned(self, row: Row) -> tuple[Rule, ...]:
+        """The rules that want to see a row with these metrics; rows of one log have few different sets of them."""
+        key = (self.curves.kind, tuple(row.values))
+        if key not in self._by_metrics:
+            if len(self._by_metrics) > _MOST_SETS:
+                self._by_metrics.clear()
+            self._by_metrics[key] = tuple(rule for rule in self.rules if self._is_concerned(rule, row))
+        return self._by_metrics[key]
 
     def _is_concerned(self, rule: Rule, row: Row) -> bool:
         if self.curves.kind not in rule.kinds:

@@ -98,9 +98,10 @@ class SpikeDetector:
         self._excursions.append(jump)
         del self._excursions[:-BAND]
         ratio = self.ratio if len(band) >= SHORT_BAND else self.ratio**2
+        if jump < max(math.log(ratio), TAIL * tail) or value < LEAST_SHARE * abs(track.head[0]):
+            return None
         noise = noise_scale(band) or 0.0
-        height = self.height + math.log(max(track.n, BAND) / BAND)
-        if jump < max(math.log(ratio), height * noise, TAIL * tail) or value < LEAST_SHARE * abs(track.head[0]):
+        if jump < noise * (self.height + math.log(max(track.n, BAND) / BAND)):
             return None
         if min(band) <= math.log(track.floor) + 1e-9:
             return None  # zeros among the losses: no band at all

@@ -177,20 +177,17 @@ class _LossDivergenceWatch(Watch):
     def _wrecked(self, track: Track, course: Course, curves: Curves) -> list[Evidence] | None:
         """A jump above the start from which the loss never came back below the start: the warm-up passed the edge."""
         rule, noise = self.rule, track.noise
-        if noise is not None:
-            noise = max(noise, noise_scale(track.blocks.values) or 0.0)  # of the whole course: a calm stretch proves nothing
-        since = track.n - course.n_at_peak
-        planned = curves.planned_steps or 0.0
-        if course.is_eval or noise is None or since < rule.wrecked_points or curves.is_warming_up:
-            return None
-        if track.last_step < max(rule.wrecked_share * planned, track.first_step + rule.few_steps):
-            return None
         start = math.log(max(track.head[0], track.floor))  # the jump may come with the second log already
-        jump, held = course.peak - start, course.held(track) - start
-        sigmas = jump / noise if noise > 0 else math.inf
-        if math.exp(jump) < rule.jump or sigmas < rule.jump_height or held < 0 or course.best < start - noise:
+        jump = course.peak - start
+        if course.is_eval or noise is None or math.exp(jump) < rule.jump or track.n - course.n_at_peak < rule.wrecked_points:
             return None
-        if jump - held < rule.return_height * noise:
+        least = max(rule.wrecked_share * (curves.planned_steps or 0.0), track.first_step + rule.few_steps)
+        held = course.held(track) - start
+        if track.last_step < least or held < 0 or course.best < start - noise or curves.is_warming_up:
+            return None
+        noise = max(noise, noise_scale(track.blocks.values) or 0.0)  # of the whole course: a calm stretch proves nothing
+        sigmas = jump / noise if noise > 0 else math.inf
+        if sigmas < rule.jump_height or jump - held < rule.return_height * noise:
             return None  # no jump that came part of the way back, but a first point that was low by luck
         step = track.last_step
         return [
