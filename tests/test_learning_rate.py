@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweeps import load_sweeps, truth
 
@@ -24,8 +24,8 @@ NAMES = LOSS_FEATURES + GRADIENT_FEATURES
 WITH_GRADIENT = (rate_weights.WITH_GRADIENT_MEAN, rate_weights.WITH_GRADIENT_SCALE, rate_weights.WITH_GRADIENT_WEIGHTS)
 
 
-def verdict_of(*losses: float, rate: float | None = 2e-4, settings=None, **more) -> LearningRateVerdict:
-    exam = Examination(settings=settings)
+def verdict_of(*losses: float, rate: float | None = 2e-4, known=None, **more) -> LearningRateVerdict:
+    exam = Examination(settings=known)
     for i, loss in enumerate(losses):
         values = {"train/loss": loss} | ({} if rate is None else {"train/lr": rate})
         exam.feed(Row(10 * (i + 1), values | {k.replace("__", "/"): v for k, v in more.items()}))
@@ -48,10 +48,10 @@ def test_a_loss_that_still_follows_the_summed_rate_asks_for_more():
 
 
 def test_the_range_of_the_method_holds_the_advice_and_is_named():
-    found = verdict_of(*falling(60), settings={"method": "lora", "learning_rate": 2e-4})
+    found = verdict_of(*falling(60), known={"method": "lora", "learning_rate": 2e-4})
     assert (found.direction, found.after) == (RateDirection.UP, 5e-4)
     assert "0.0005 is the high end" in found.reason
-    at_the_top = verdict_of(*falling(60), rate=5e-4, settings={"method": "lora", "learning_rate": 5e-4})
+    at_the_top = verdict_of(*falling(60), rate=5e-4, known={"method": "lora", "learning_rate": 5e-4})
     assert (at_the_top.direction, at_the_top.after) == (RateDirection.HOLD, None)
     assert at_the_top.reason.startswith("Train for more steps")
 
@@ -115,6 +115,7 @@ def test_the_summed_rate_is_rate_times_steps():
     assert exam.course.summed == pytest.approx(0.1 * 1 + 0.2 * 5 + 0.3 * 10 + 0.0 * 20)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.floats(-4, 4), min_size=len(NAMES), max_size=len(NAMES)))
 def test_probabilities_are_a_softmax(values: list[float]):
     mean, scale, weights = (np.asarray(part) for part in WITH_GRADIENT)
