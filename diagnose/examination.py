@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from diagnose import prescribe, verdict
 from diagnose.curves import Curves
 from diagnose.learning_rate import rate_verdict
-from diagnose.model import Crash, Finding, Kind, Note, Report, Row, Run, Setting, Skip, StopDecision
+from diagnose.model import OTHER_KIND, Crash, Finding, Kind, Note, Report, Row, Run, Setting, Skip, StopDecision
 from diagnose.rate_course import RateCourse
 from diagnose.rules import RULES
 from diagnose.rules.base import Rule, Watch
-
 
 #: Sets of metrics that are remembered; a log that never repeats itself must not fill the memory.
 _MOST_SETS = 1000
@@ -178,7 +177,7 @@ class Examination:
     def _cannot_look(self, rule: Rule) -> str | None:
         kind = self.curves.kind
         if kind not in rule.kinds:
-            return f"has no meaning for a run of kind {kind.value}"
+            return OTHER_KIND + kind.value
         for need in rule.needs:
             names = need.split("|")
             if not any(_logged(name, self.curves) for name in names):

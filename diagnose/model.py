@@ -25,6 +25,8 @@ Setting = str | int | float | bool | None
 SETTINGS = "settings"
 #: How the reason of a Skip begins where a setting is not known; the names follow, with commas between them.
 UNTOLD = "the log does not tell "
+#: How the reason of a Skip begins where the rule is for another kind of run; the kind of this one follows.
+OTHER_KIND = "has no meaning for a run of kind "
 
 Relation = Literal["<", "<=", ">", ">=", "==", "is not finite", "is finite"]
 

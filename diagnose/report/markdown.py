@@ -60,7 +60,7 @@ def report_markdown(report: Report, run: Run | None = None) -> str:
         blocks.append("\n".join(ends))
     if report.notes:
         blocks += ["### About the log", "\n".join(f"- {escape(note.text)}" for note in report.notes)]
-    if report.skips:
+    if words.skips(report.skips):
         blocks.append(escape(words.skips(report.skips)))
     if report.crashes:
         told = "\n".join(f"- {crash.code}: {escape(crash.error)}" for crash in report.crashes)

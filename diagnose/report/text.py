@@ -119,6 +119,17 @@ class Page:
             head = self.safe(label).ljust(indent) if i == 0 else " " * indent
             self.lines.append(Text.assemble((head, label_style if i == 0 else ""), wrapped, no_wrap=True, overflow="fold"))
 
+    def legend(self, signs: Sequence[tuple[str, str, str]]) -> None:
+        """What the signs of a drawing mean: each with its role and its name, as many on a line as fit."""
+        line = Text()
+        for sign, role, name in signs:
+            entry = Text.assemble((sign, STYLES[role]), " ", (self.safe(name), "dim"))
+            if line and line.cell_len + len(_BETWEEN) + entry.cell_len > self.width:
+                self.lines.append(line)
+                line = Text()
+            line = Text.assemble(line, _BETWEEN if line else "", entry)
+        self.lines.append(line)
+
 
 def _head(page: Page, report: Report) -> None:
     """A rule with the verdict and the run, and the headline below it."""
@@ -146,14 +157,7 @@ def _curve(page: Page, report: Report, run: Run) -> None:
     for cells in plot.lines:
         page.line(*((glyph, STYLES[role]) for glyph, role in cells))
     page.blank()
-    entries = [Text.assemble((sign, STYLES[role]), " ", (page.safe(name), "dim")) for sign, role, name in plot.legend]
-    line = Text()
-    for entry in entries:
-        if line and line.cell_len + len(_BETWEEN) + entry.cell_len > page.width:
-            page.lines.append(line)
-            line = Text()
-        line = Text.assemble(line, _BETWEEN if line else "", entry)
-    page.lines.append(line)
+    page.legend(plot.legend)
 
 
 def _findings(page: Page, report: Report) -> None:
@@ -227,7 +231,7 @@ def _remarks(page: Page, report: Report) -> None:
         page.title("About the log")
         for note in report.notes:
             page.paragraph((note.text, ""))
-    if report.skips:
+    if words.skips(report.skips):
         page.blank()
         page.paragraph((words.skips(report.skips), "dim"), indent=0)
     if report.crashes:

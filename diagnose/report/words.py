@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
 
-from diagnose.model import SETTINGS, UNTOLD, RateDirection, Report
+from diagnose.model import OTHER_KIND, SETTINGS, UNTOLD, Kind, RateDirection, Report
 
 if TYPE_CHECKING:
     from diagnose.model import Change, Evidence, Finding, Setting, Skip, StopDecision
@@ -131,10 +131,15 @@ def rate(report: Report) -> str:
 
 
 def skips(skipped: Iterable[Skip]) -> str:
-    """Which rules could not look, those of one reason together; the many that want settings are told as one."""
+    """Which rules could not look, those of one reason together; the many that want settings are told as one.
+
+    Rules for preference and reinforcement learning are not missed in a supervised run, and not told; empty without others.
+    """
     reasons: dict[str, list[str]] = {}
     untold: dict[str, None] = {}
     for skip in skipped:
+        if skip.reason == OTHER_KIND + Kind.SUPERVISED.value:
+            continue
         if skip.reason.startswith(UNTOLD):
             untold |= dict.fromkeys(skip.reason.removeprefix(UNTOLD).split(", "))
             continue
@@ -146,6 +151,8 @@ def skips(skipped: Iterable[Skip]) -> str:
         first = list(untold)[:_UNTOLD_TOLD]
         more = f" and {len(untold) - len(first)} more settings" if len(untold) > len(first) else ""
         reasons[UNTOLD + ", ".join(first) + more] = [_SETTINGS]
+    if not reasons:
+        return ""
     return "Could not look: " + "; ".join(f"{_few(names)} ({reason})" for reason, names in reasons.items())
 
 
