@@ -38,10 +38,11 @@ Examine training curves: NaN, spikes, flat loss, memorization, and what to chang
 
   diagnose PATH...            one line a run
   diagnose PATH... --report   each run with its curve, findings and what to do
+  diagnose compare PATH...    what changed from run to run, and which run is better
   diagnose rules              list the rules
   diagnose explain RULE       all about one rule, by code or name
 
-A folder called `rules` or `explain` is written ./rules or ./explain."""
+A folder called `rules`, `explain` or `compare` is written ./rules, and so on."""
 
 _EPILOG = """\
 exit codes: 0 nothing at or above --fail-on, 1 findings, 2 could not run
@@ -95,6 +96,8 @@ def _run(argv: list[str]) -> int:
         return _rules(argv[1:])
     if argv[:1] == ["explain"]:
         return _explain(argv[1:])
+    if argv[:1] == ["compare"]:
+        return _compare(argv[1:])
     return _examine(argv)
 
 
@@ -102,7 +105,7 @@ def _examine(argv: list[str]) -> int:
     args = _parser().parse_intermixed_args(argv)
     if not args.paths:
         raise DiagnoseError("no path given; try: diagnose logs/ --report, or diagnose --help")
-    output = None if args.output in (None, "-") else writable(Path(args.output))
+    output = _output(args.output)
 
     from diagnose.config import load, rules_from
     from diagnose.examination import examine
@@ -120,6 +123,24 @@ def _examine(argv: list[str]) -> int:
     pairs = [(examine(run, rules), run) for run in reading.runs]
     _write(args.format, pairs, skipped, output, is_full=args.report)
     return _exit_code([report for report, _ in pairs], args.fail_on or config.fail_on)
+
+
+def _compare(argv: list[str]) -> int:
+    from diagnose import cli_compare
+
+    args = cli_compare.parser(_Parser).parse_args(argv)
+    output = _output(args.output)
+    found, skipped = cli_compare.compare_paths(args.paths, args.config, _tell_skipped)
+    if args.format == "json":
+        _put(cli_compare.as_json(found, skipped), output)
+    else:
+        _print(cli_compare.as_view(found), output)
+    return _exit_code([entry.report for entry in found.entries], "never")
+
+
+def _output(path: str | None) -> Path | None:
+    """Where to write; None for stdout."""
+    return None if path is None or path == "-" else writable(Path(path))
 
 
 def _parser() -> _Parser:
@@ -196,10 +217,8 @@ def _write(
         if output is None:
             _print_text(_console(), pairs, is_full=is_full)
             return
-        from rich.console import Console
-
         page = io.StringIO()
-        _print_text(Console(file=page, width=WIDTH, color_system=None, force_terminal=False), pairs, is_full=is_full)
+        _print_text(_file_console(page), pairs, is_full=is_full)
         text = page.getvalue()
     elif kind == "json":
         from diagnose.report.json import document, dumps
@@ -209,6 +228,10 @@ def _write(
         from diagnose.report.markdown import markdown
 
         text = markdown(pairs, skipped)
+    _put(text, output)
+
+
+def _put(text: str, output: Path | None) -> None:
     if output is None:
         print(text, end="")
     else:
@@ -232,8 +255,13 @@ def _print_text(console: Console, pairs: Sequence[tuple[Report, Run]], *, is_ful
         console.print(line, soft_wrap=True)
 
 
-def _print(renderable: RenderableType) -> None:
-    _console().print(renderable)
+def _print(renderable: RenderableType, output: Path | None = None) -> None:
+    if output is None:
+        _console().print(renderable)
+        return
+    page = io.StringIO()
+    _file_console(page).print(renderable)
+    save(output, page.getvalue())
 
 
 def _console() -> Console:
@@ -250,6 +278,13 @@ def _console() -> Console:
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() else WIDTH
     return Stdout(file=sys.stdout, width=max(width, LEAST_WIDTH))
+
+
+def _file_console(page: io.StringIO) -> Console:
+    """A console for what is saved to a file."""
+    from rich.console import Console
+
+    return Console(file=page, width=WIDTH, color_system=None, force_terminal=False)
 
 
 def _exit_code(reports: Sequence[Report], fail_on: str) -> int:
