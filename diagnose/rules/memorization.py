@@ -98,6 +98,14 @@ class Memorization(Rule):
                 "eval/accuracy": [0.5, 0.6, 0.65, 0.7, 0.74, 0.77, 0.8, 0.83, 0.85, 0.87],
             },
         ),
+        Example(
+            "one of two evaluation sets",
+            {
+                TRAIN_LOSS: _FALLING,
+                "eval/squad_loss": [2.1, 1.8, 1.6, 1.5, 1.52, 1.6, 1.7, 1.85, 2.0, 2.2],
+                "eval/news_loss": [2.2, 2.0, 1.9, 1.8, 1.75, 1.7, 1.68, 1.66, 1.65, 1.64],
+            },
+        ),
     )
     silent: ClassVar[tuple[Example, ...]] = (
         Example("both fall", {TRAIN_LOSS: _FALLING, EVAL_LOSS: [2.1, 1.8, 1.6, 1.5, 1.4, 1.35, 1.3, 1.28, 1.27, 1.26]}),
