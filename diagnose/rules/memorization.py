@@ -218,6 +218,9 @@ class _MemorizationWatch(Watch):
         better = improving_metric(low, curves, rule.metric_gain, rule.height, late)
         if better is not None:
             message += f"; but {better} still improves, so judge by the metric that you care about"
+        improving = [t.name for t in curves.eval_losses if t is not track and t.n and t.best in t.recent(rule.patience)]
+        if improving:
+            message += f"; but {' and '.join(improving[:2])} still falls"
         unstable = curves.found.get("unstable-loss")
         may_pass = unstable is not None and unstable.metric == track.name
         if may_pass:
@@ -225,7 +228,12 @@ class _MemorizationWatch(Watch):
         # Order alone, tested at every evaluation since a minimum that was chosen for being low, asks for more to stop a run.
         ordered = [e.value for e in evidence if e.what == _ORDER]
         may_pass = may_pass or any(p >= rule.stop_chance for p in ordered)
-        is_sure = better is None and not may_pass and low.n_since >= max(rule.patience, rule.patience_share * low.count)
+        is_sure = (
+            better is None
+            and not improving
+            and not may_pass
+            and low.n_since >= max(rule.patience, rule.patience_share * low.count)
+        )
         was_sure = told is not None and told.severity is Severity.ERROR
         why = f"{track.name} was lowest at step {low.step} and has risen since"
         return self.finding(
