@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from diagnose.compare import Comparison
 
 _DESCRIPTION = """\
-Compare training runs: which settings changed, how the losses differ beyond their noise, which run
-is better and at which checkpoint. Every run that is found below the paths is compared.
-Runs that differ in the learning rate alone are drawn as a sweep, with the next rate to try."""
+Compare training runs: which settings changed, how the losses differ beyond
+their noise, which run is better and at which checkpoint. All runs found below
+the paths are compared. Runs that differ in the learning rate alone are drawn as
+a sweep, with the rate to try next."""
 
-_EPILOG = "exit codes: 0 compared, 2 could not run, as with fewer than two runs that can be read"
+_EPILOG = """\
+exit codes: 0 compared, 2 could not run, as with fewer than two readable runs"""
 
 Skipped = list[tuple[str, str]]
 

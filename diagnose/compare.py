@@ -214,7 +214,7 @@ def _cautions(
     for i, s in enumerate(seen):
         same = next((other.id for other in seen[:i] if s.is_same_curve(other)), None)
         if same is not None:
-            said.append(f"{s.id} and {same} hold the same losses: one training twice")
+            said.append(f"{s.id} and {same} hold the same losses: one training twice, or weights that do not move")
         if s.known.named_rate is not None and s.known.rate is not None:
             said.append(f"{s.id}: its name tells the rate {s.known.named_rate:.3g}, its log {s.known.rate:.3g}; the log counts")
     untold = [s.id for s in seen if not s.known.is_told]

@@ -25,6 +25,7 @@ _LEAST_ID = 12
 #: Values of one setting that are listed.
 _LISTED = 9
 _INDENT = 4
+_KINDS = {"best": "best", "end": "last"}
 
 
 class ComparisonView:
@@ -62,9 +63,9 @@ def conclusion(found: Comparison) -> str:
     if leaders:
         best = next(d for d in found.differences if d.kind == "best")
         told = [f"{found.entries[i].report.id} ({_amount(best, i)} at step {_step(best, i)})" for i in best.level]
-        listed = ", ".join(told[:_LISTED]) + (f" and {len(told) - _LISTED} more" if len(told) > _LISTED else "")
-        rest = "" if len(leaders) == n else "; the other runs are worse" if n - len(leaders) > 1 else "; the other run is worse"
-        return f"Within noise: the best {best.metric} of {listed} does not differ{rest}."
+        last = told.pop() if len(told) <= _LISTED else f"{len(told) - _LISTED} more"
+        rest = "; the others are worse" if len(best.level) < sum(point is not None for point in best.points) else ""
+        return f"Within noise: the best {best.metric} of {', '.join(told[:_LISTED])} and {last} does not differ{rest}."
     trained = next((d for d in found.differences if d.metric == "train/loss"), None)
     if trained is None or trained.lowest is None:
         return "Which run is better cannot be told."
@@ -107,15 +108,22 @@ def _losses(page: Page, found: Comparison) -> None:
         cells = [cell(name, size, is_right=False, is_ascii=page.is_ascii)]
         cells += [column[i].rjust(width) for column, width in zip(columns, widths, strict=True)]
         page.line((" " * _INDENT + "  ".join(cells), "" if i else "dim"))
-    page.paragraph((f"{low} lowest, {level} within noise of it", "dim"))
+    metrics = ", ".join(dict.fromkeys(d.metric for d in found.differences))
+    page.paragraph((f"{metrics}: {low} lowest, {level} within noise of it", "dim"))
 
 
 def _column(found: Difference, low: str, level: str) -> list[str]:
     """Heading and values, each with its mark."""
     steps = {point.step for point in found.points if point is not None and point.step is not None}
     is_one = found.kind == "equal-steps" and len(steps) == 1
-    heading = {"best": "best", "end": "last", "equal-steps": ""}[found.kind]
-    named = f"{heading} {found.metric}".strip() + (f" at {steps.pop()}" if is_one else "")
+    side = found.metric.partition("/")[0]
+    named = (
+        f"{side} at {steps.pop()}"
+        if is_one
+        else f"{side} in common"
+        if found.kind == "equal-steps"
+        else f"{_KINDS[found.kind]} {side}"
+    )
     lines = [named + "  "]
     for i, point in enumerate(found.points):
         at = "" if found.kind != "best" or point is None or point.step is None else f" at {point.step}"
@@ -138,32 +146,37 @@ def _runs(page: Page, entries: Sequence[Entry]) -> None:
     """A line a run: its verdict and its findings."""
     page.title("Runs")
     size = max(len(entry.report.verdict.value) for entry in entries)
-    for entry in entries:
-        report = entry.report
-        told = [
-            f for f in report.findings if f.status is Status.OPEN and (f.metric != SETTINGS or f.severity is not Severity.INFO)
-        ]
-        told.sort(key=lambda f: (-f.severity.rank, f.first_step))
-        listed = [f.name if f.metric == SETTINGS else f"{f.name} at {f.first_step}" for f in told]
-        listed += [f"{crash.code} crashed: {crash.error}" for crash in report.crashes]
-        room = page.width - _INDENT - size - 2
-        name, findings = page.safe(report.id), page.safe(_within(list(dict.fromkeys(listed)), room // 2))
-        name = cell(name, min(Text(name).cell_len, room - len(findings) - 2), is_right=False, is_ascii=page.is_ascii)
-        verdict = (report.verdict.value.ljust(size) + "  ", VERDICTS[report.verdict])
-        page.line((" " * _INDENT, ""), verdict, (name, ""), (f"  {findings}", "dim"))
+    names = [page.safe(entry.report.id) for entry in entries]
+    room = page.width - _INDENT - size - 4
+    wide = min(max(Text(name).cell_len for name in names), room // 2)
+    for entry, name in zip(entries, names, strict=True):
+        verdict = (entry.report.verdict.value.ljust(size) + "  ", VERDICTS[entry.report.verdict])
+        told = page.safe(_within(_findings(entry), room - wide))
+        shown = cell(name, wide, is_right=False, is_ascii=page.is_ascii)
+        page.line((" " * _INDENT, ""), verdict, (shown, ""), (f"  {told}", "dim"))
+
+
+def _findings(entry: Entry) -> list[str]:
+    """What is open, the most serious first; a fact has no place that matters here."""
+    report = entry.report
+    found = [
+        f for f in report.findings if f.status is Status.OPEN and (f.metric != SETTINGS or f.severity is not Severity.INFO)
+    ]
+    found.sort(key=lambda f: (-f.severity.rank, f.first_step))
+    placed = [f.name if f.metric == SETTINGS or f.severity is Severity.INFO else f"{f.name} at {f.first_step}" for f in found]
+    return [*(f"{crash.code} crashed: {crash.error}" for crash in report.crashes), *dict.fromkeys(placed)]
 
 
 def _within(names: Sequence[str], room: int) -> str:
     """As many of the names as there is room for, and how many more there are."""
     if not names:
         return "no findings"
-    shown = len(names)
-    while True:
+    for shown in range(len(names), 0, -1):
         more = f" and {len(names) - shown} more" if shown < len(names) else ""
         text = ", ".join(names[:shown]) + more
-        if len(text) <= room or shown == 1:
+        if len(text) <= room:
             return text
-        shown -= 1
+    return text[: max(room - 1, 1)] + "…"
 
 
 def _sweep(page: Page, found: Comparison) -> None:
