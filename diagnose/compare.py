@@ -99,11 +99,12 @@ def compare(runs: Sequence[Run], rules: Sequence[Rule] | None = None) -> Compari
         raise ValueError(f"a comparison needs two runs, got {len(runs)}")
     seen = [look(run, rules) for run in named_apart(runs)]
     changed = changed_settings([s.known for s in seen])
-    is_sweep = [c.setting for c in changed if c.counts] == [RATE] and all(s.known.rate for s in seen)
-    if is_sweep:
+    metric, unranked = _metric(seen)
+    only_rate = [c.setting for c in changed if c.counts] == [RATE] and all(s.known.rate for s in seen)
+    sweep = _sweep(seen, metric) if only_rate else None
+    if sweep is not None:
         seen.sort(key=lambda s: s.known.rate or 0.0)
         changed = changed_settings([s.known for s in seen])
-    metric, unranked = _metric(seen)
     differences = _differences(seen, metric)
     better, leaders = _ranking(seen, next((d for d in differences if d.kind == "best"), None))
     return Comparison(
@@ -114,7 +115,7 @@ def compare(runs: Sequence[Run], rules: Sequence[Rule] | None = None) -> Compari
         leaders=leaders,
         warning=_warning(seen, changed),
         cautions=(*unranked, *_cautions(seen, changed, differences, better)),
-        sweep=_sweep(seen, metric) if is_sweep else None,
+        sweep=sweep,
     )
 
 
