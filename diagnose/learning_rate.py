@@ -19,11 +19,10 @@ from diagnose.rate_features import GRADIENT_FEATURES, LOSS_FEATURES, rate_featur
 DIRECTIONS = ("up", "hold", "down")
 #: Fewest logged losses: a few dozen.
 LEAST_POINTS = 24
-#: A direction less likely than this is no advice; nor is one whose opposite is likelier than the second. Up goes before
-#: hold from there on while down is unlikelier than the third: a rate tried in vain costs one run, a gain missed every one.
-_SURE, _OPPOSITE, _HARMLESS = 0.4, 0.25, 0.2
+#: A direction less likely than this is no advice; nor is one whose opposite is likelier than the second.
+_SURE, _OPPOSITE = 0.4, 0.25
 #: Standard deviations of a feature up to which the recorded sweeps reach.
-_REACH = 3.0
+REACH = 3.0
 #: What an open finding's cure is worth: its rule has been held against labelled curves.
 _FOUND = 0.95
 #: And that of a memorization: a lower rate only delays it.
@@ -46,18 +45,21 @@ def probabilities(
     scale: Sequence[float],
     weights: Sequence[Sequence[float]],
 ) -> tuple[float, ...]:
-    """Chance of each of DIRECTIONS: softmax of a linear form of the standardized features.
+    """Chance of each of DIRECTIONS: softmax of a linear form of the standardized features and their squares.
+
+    The squares let a feature speak for `hold` in the middle of its range and for the others at either end.
 
     Args:
         features: by name.
         names: which of them, in the order of the weights.
         mean: of each feature where it was fitted.
         scale: its standard deviation there.
-        weights: a row a feature and a last one of constants; a column a direction.
+        weights: a row a feature, a row a square, and a last one of constants; a column a direction.
     """
     # Beyond the recorded sweeps the line is not known to go on.
-    z = [max(-_REACH, min(_REACH, (features[n] - m) / s)) for n, m, s in zip(names, mean, scale, strict=True)]
-    scores = [sum(w[k] * v for w, v in zip(weights, [*z, 1.0], strict=True)) for k in range(len(DIRECTIONS))]
+    z = [max(-REACH, min(REACH, (features[n] - m) / s)) for n, m, s in zip(names, mean, scale, strict=True)]
+    terms = [*z, *(v * v for v in z), 1.0]
+    scores = [sum(w[k] * v for w, v in zip(weights, terms, strict=True)) for k in range(len(DIRECTIONS))]
     top = max(scores)
     powers = [math.exp(s - top) for s in scores]
     return tuple(p / sum(powers) for p in powers)
@@ -114,8 +116,6 @@ def _weighed(features: Mapping[str, float], curves: Curves) -> LearningRateVerdi
         made = (rate_weights.WITHOUT_GRADIENT_MEAN, rate_weights.WITHOUT_GRADIENT_SCALE, rate_weights.WITHOUT_GRADIENT_WEIGHTS)
     chances = dict(zip(DIRECTIONS, probabilities(features, names, *made), strict=True))
     best = max(chances, key=lambda d: chances[d])
-    if chances["up"] >= _SURE and chances["down"] <= _HARMLESS:
-        best = "up"
     opposite = {"up": "down", "down": "up", "hold": "hold"}[best]
     evidence = tuple(_told(features, curves.last_step))
     if chances[best] < _SURE or (opposite != best and chances[opposite] > _OPPOSITE):
