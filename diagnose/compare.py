@@ -212,12 +212,18 @@ def _cautions(
 ) -> list[str]:
     """What to keep in mind: doubts about what is compared."""
     said = []
+    copies: dict[str, list[str]] = {}
     for i, s in enumerate(seen):
         same = next((other.id for other in seen[:i] if s.is_same_curve(other)), None)
         if same is not None:
-            said.append(f"{s.id} and {same} hold the same losses: one training twice, or weights that do not move")
+            copies.setdefault(same, []).append(s.id)
         if s.known.named_rate is not None and s.known.rate is not None:
             said.append(f"{s.id}: its name tells the rate {s.known.named_rate:.3g}, its log {s.known.rate:.3g}; the log counts")
+    for id, others in copies.items():
+        said.append(f"{id} holds the same losses as {_few(others)}: one training twice, or weights that do not move")
+    below = [s.id for s in seen if any(t.goes_negative for t in [*s.curves.eval_losses, *filter(None, [s.curves.train])])]
+    if below:
+        said.append(f"losses below 0 are no likelihood and have no noise in logarithms, so they are left out: {_few(below)}")
     untold = [s.id for s in seen if not s.known.is_told]
     if untold:
         whose = "the logs do" if len(untold) == len(seen) else f"{_few(untold)} {'does' if len(untold) == 1 else 'do'}"

@@ -37,8 +37,10 @@ _CLOSE_LOGGED = 1.2
 #: A rate in a name is that of the run when the highest one logged lies between these multiples of it.
 _NAMED_LOW, _NAMED_HIGH = 0.5, 1.05
 
-#: A larger number is no learning rate, and no setting at all.
-_ABSURD, _HUGE = 1e6, 1e300
+#: What lies outside is no learning rate, …
+_LEAST_RATE, _MOST_RATE = 1e-15, 1e6
+#: … and what is larger is no number that is compared as one.
+_HUGE = 1e300
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
 _BOUND = r"(?:^|(?<=[-_,. ]))"
@@ -199,7 +201,7 @@ def _number(value: Setting) -> float | None:
 def _rate(value: Setting) -> float | None:
     """A value as a learning rate above 0; None for all else."""
     number = _number(value)
-    return number if number is not None and 0 < number < _ABSURD else None
+    return number if number is not None and _LEAST_RATE < number < _MOST_RATE else None
 
 
 def _is_same(one: Setting, other: Setting) -> bool:

@@ -217,8 +217,8 @@ def test_identical_runs_are_level_and_said_to_be_one() -> None:
     found = compare([made("a"), made("b")])
     assert (found.better, found.changed, found.leaders) == (None, (), ("a", "b"))
     assert all(d.is_within_noise for d in found.differences)
-    assert any("hold the same losses" in text for text in found.cautions)
-    assert not any("hold the same" in text for text in compare([made("a"), made("b", 1.1)]).cautions)
+    assert any("holds the same losses" in text for text in found.cautions)
+    assert not any("the same losses" in text for text in compare([made("a"), made("b", 1.1)]).cautions)
 
 
 def test_without_evaluations_training_losses_are_compared_with_care() -> None:
@@ -280,6 +280,34 @@ def test_what_does_not_mean_the_same_is_not_ranked() -> None:
     assert (mixed.better, mixed.differences) == (None, ())
     assert "different kinds" in mixed.cautions[0]
     assert "compare the rewards" in compare([rewarded, rewarded]).cautions[0]
+
+
+ODD = {
+    "nothing": [],
+    "losses below 0": [{"train/loss": -1.0 - i, "eval/loss": -2.0} for i in range(12)],
+    "zeros": [{"train/loss": 0.0, "eval/loss": 0.0}] * 12,
+    "far too large": [{"train/loss": 1e308, "eval/loss": 1e308}] * 12,
+    "far too small": [{"train/loss": 1e-308, "eval/loss": 5e-324}] * 12,
+    "infinite": [{"train/loss": math.inf, "eval/loss": -math.inf}] * 12,
+    "evaluations alone": [{"eval/loss": 1.0}] * 12,
+    "several sets": [{"train/loss": 1.0, "eval/x_loss": 1.0, "eval/y_loss": 2.0}] * 12,
+}
+
+
+@pytest.mark.parametrize("rows", ODD.values(), ids=ODD)
+def test_odd_runs_break_nothing(rows: list[dict[str, float]]) -> None:
+    rates: tuple[Setting, ...] = (1e-4, 5e-324, "high", 9e5)
+    odd = [
+        build_run([Row(i, r) for i, r in enumerate(rows)], id=f"\x1b[1m{k}", source="x", settings={"learning_rate": rate})
+        for k, rate in enumerate(rates)
+    ]
+    found = compare([*odd, made("a"), made("b", 1.5, learning_rate=1e-3)])
+    text = shown(found)
+    assert all(c == "\n" or c.isprintable() for c in text)
+    assert max(map(len, text.splitlines())) <= 80
+    json.loads(dumps(comparison_to_dict(found)), parse_constant=pytest.fail)
+    assert found.better is None or found.better.id != "b"
+    assert ("losses below 0" in text) == any(v < 0 for r in rows for v in r.values() if math.isfinite(v))
 
 
 def test_fewer_than_two_runs_are_refused() -> None:

@@ -63,7 +63,7 @@ def draw_sweep(sweep: Sweep, *, width: int, height: int = 10, is_ascii: bool = F
     names: list[Cell] = [(" ", "")] * pane.width
     free = 0
     for rate in sweep.rates:
-        text, column = setting(rate), pane.column(_place(rate))
+        text, column = setting(float(f"{rate:.3g}")), pane.column(_place(rate))
         start = min(max(column - len(text) // 2, 0), pane.width - len(text))
         if floor[column][0] == signs.floor:
             floor[column] = (signs.foot, "axis")
