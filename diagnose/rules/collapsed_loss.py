@@ -116,3 +116,6 @@ class _CollapsedLossWatch(Watch):
         self.open = None
         message = f"{TRAIN_LOSS} had collapsed to the level of guessing but fell again to {track.level:.4g} at step {step}"
         return self.resolved(past, step, message)
+
+    def skip(self, curves: Curves) -> str | None:
+        return curves.no_likelihood
