@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from diagnose.curves import WINDOW, Curves, Track
 from diagnose.model import Evidence
-from diagnose.names import LEARNING_RATE, Direction, direction, error_share_gained, is_eval_loss
+from diagnose.names import EVAL_LOSS, LEARNING_RATE, Direction, direction, error_share_gained, is_eval_loss
 from diagnose.stats import Trend, median, noise_scale, trend
 
 #: Either can rise at the other's cost, so neither alone says that a model improves.
@@ -97,6 +97,25 @@ class Minimum:
 def _rate(curves: Curves) -> float | None:
     rates = curves.get(LEARNING_RATE)
     return rates.last if rates is not None and math.isfinite(rates.last) else None
+
+
+def judged(curves: Curves, points: int, evals: int) -> Track | None:
+    """The loss that tells how a run as a whole went: the evaluation's where there are enough, else the training's.
+
+    Args:
+        curves: the run.
+        points: fewest training points.
+        evals: fewest evaluations.
+
+    Returns:
+        None where too little was logged, or where the loss goes below 0 and logarithms mean nothing.
+    """
+    track = curves.get(EVAL_LOSS)
+    if track is None or track.n < evals:
+        track = curves.train
+        if track is None or track.n < points:
+            return None
+    return None if track.goes_negative else track
 
 
 def train_log(curves: Curves) -> float | None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: What a Watch returns when it has nothing to say.
 NOTHING: tuple[Finding, ...] = ()
 
+#: Findings that tell a run's story already: what a rule would say of its end beside them is no news.
+STORIES = ("nan-loss", "hidden-nan", "zero-loss", "loss-divergence", "collapsed-loss", "flat-loss", "memorization")
+
 HEADINGS = ("What it sees", "Why it matters", "What to do", "When it is wrong", "References")
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diagnose.curves import Curves
+from diagnose.evaluations import judged
 from diagnose.model import Evidence, Finding, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
-from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
+from diagnose.rules.base import NOTHING, STORIES, Example, Rule, Watch, threshold
 from diagnose.stats import Trend, median, trend
 
 _LEVEL = [1.02, 0.99, 1.01, 1.0, 0.98, 1.01, 1.0, 1.02, 0.99, 1.0]
@@ -43,15 +44,7 @@ class Plateau(Rule):
     name: ClassVar[str] = "plateau"
     severity: ClassVar[Severity] = Severity.INFO
     needs: ClassVar[tuple[str, ...]] = (f"{TRAIN_LOSS}|{EVAL_LOSS}",)
-    hushed_by: ClassVar[tuple[str, ...]] = (
-        "nan-loss",
-        "hidden-nan",
-        "zero-loss",
-        "loss-divergence",
-        "collapsed-loss",
-        "flat-loss",
-        "memorization",
-    )
+    hushed_by: ClassVar[tuple[str, ...]] = STORIES
 
     points: int = threshold(20, unit="train points", low=8, high=10_000, source="fewer cannot tell level from slow")
     evals: int = threshold(8, unit="evaluations", low=5, high=1000, source="as points; evaluations have less noise")
@@ -80,12 +73,8 @@ class _PlateauWatch(Watch):
     rule: Plateau
 
     def close(self, curves: Curves) -> Sequence[Finding]:
-        track = curves.get(EVAL_LOSS)
-        if track is None or track.n < self.rule.evals:
-            track = curves.train
-            if track is None or track.n < self.rule.points:
-                return NOTHING
-        if track.goes_negative:
+        track = judged(curves, self.rule.points, self.rule.evals)
+        if track is None:
             return NOTHING
         rule, logs, steps = self.rule, track.blocks.values, track.blocks.steps
         fallen = track.fallen

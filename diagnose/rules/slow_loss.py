@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from diagnose import prescribe
 from diagnose.curves import Curves
+from diagnose.evaluations import judged
 from diagnose.model import Evidence, Finding, Kind, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
-from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
+from diagnose.rules.base import NOTHING, STORIES, Example, Rule, Watch, threshold
 from diagnose.stats import trend
 
 _SLOW = [6.08 - 0.002 * i for i in range(40)]
@@ -45,14 +46,7 @@ class SlowLoss(Rule):
     needs: ClassVar[tuple[str, ...]] = (TRAIN_LOSS,)
     also: ClassVar[tuple[str, ...]] = (EVAL_LOSS,)
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.SUPERVISED})
-    hushed_by: ClassVar[tuple[str, ...]] = (
-        "flat-loss",
-        "nan-loss",
-        "hidden-nan",
-        "zero-loss",
-        "loss-divergence",
-        "memorization",
-    )
+    hushed_by: ClassVar[tuple[str, ...]] = STORIES
 
     points: int = threshold(20, unit="train points", low=8, high=10_000, source="fewer cannot tell slow from flat")
     evals: int = threshold(8, unit="evaluations", low=5, high=1000, source="as points; evaluations have less noise")
@@ -80,11 +74,8 @@ class _SlowLossWatch(Watch):
     rule: SlowLoss
 
     def close(self, curves: Curves) -> Sequence[Finding]:
-        evals, train = curves.get(EVAL_LOSS), curves[TRAIN_LOSS]
-        track = evals if evals is not None and evals.n >= self.rule.evals else train
-        if track is train and train.n < self.rule.points:
-            return NOTHING
-        if track.goes_negative or train.goes_negative or train.fallen > self.rule.moved:
+        track, train = judged(curves, self.rule.points, self.rule.evals), curves[TRAIN_LOSS]
+        if track is None or train.goes_negative or train.fallen > self.rule.moved:
             return NOTHING
         rule, logs, steps = self.rule, track.blocks.values, track.blocks.steps
         fallen, third = track.fallen, len(logs) // 3

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diagnose.curves import Curves, Track
+from diagnose.evaluations import judged
 from diagnose.model import Evidence, Finding, Prescription, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
 from diagnose.prescribe import KEEP_THE_REST
-from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
+from diagnose.rules.base import NOTHING, STORIES, Example, Rule, Watch, threshold
 from diagnose.stats import trend
 
 _STEADY = [3.0 * 0.93**i for i in range(18)]
@@ -44,16 +45,7 @@ class StillLearning(Rule):
     name: ClassVar[str] = "still-learning"
     severity: ClassVar[Severity] = Severity.INFO
     needs: ClassVar[tuple[str, ...]] = (f"{TRAIN_LOSS}|{EVAL_LOSS}",)
-    hushed_by: ClassVar[tuple[str, ...]] = (
-        "nan-loss",
-        "hidden-nan",
-        "zero-loss",
-        "loss-divergence",
-        "collapsed-loss",
-        "flat-loss",
-        "memorization",
-        "slow-loss",
-    )
+    hushed_by: ClassVar[tuple[str, ...]] = (*STORIES, "slow-loss")
 
     points: int = threshold(12, unit="train points", low=8, high=10_000, source="four in the last third")
     evals: int = threshold(5, unit="evaluations", low=4, high=1000, source="as points; evaluations have less noise")
@@ -79,14 +71,10 @@ class _StillLearningWatch(Watch):
     rule: StillLearning
 
     def close(self, curves: Curves) -> Sequence[Finding]:
-        track = curves.get(EVAL_LOSS)
-        if track is None or track.n < self.rule.evals:
-            track = curves.train
-            if track is None or track.n < self.rule.points:
-                return NOTHING
-        return NOTHING if track.goes_negative else self._see_end(track, curves)
+        track = judged(curves, self.rule.points, self.rule.evals)
+        return NOTHING if track is None else self._see_end(track)
 
-    def _see_end(self, track: Track, curves: Curves) -> Sequence[Finding]:
+    def _see_end(self, track: Track) -> Sequence[Finding]:
         rule, logs, steps = self.rule, track.blocks.values, track.blocks.steps
         first = min(len(logs) * 2 // 3, len(logs) - 4)
         gained = track.fallen
