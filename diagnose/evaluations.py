@@ -171,6 +171,12 @@ def any_metric_gained(first: Mapping[str, float], curves: Curves, gain: float) -
     return False
 
 
+def rise_of_all(track: Track) -> float:
+    """The chance of a rise as clear as that of all evaluations together, from first to last; 1 where they do not rise."""
+    test = trend(track.blocks.steps, track.blocks.values)
+    return 1.0 if test is None or test.tau <= 0 else test.p
+
+
 def falls_steadily(track: Track, gained: float) -> bool:
     """Whether the evaluations go down in order, by more than their noise: slow, but not flat."""
     if gained <= max(_LEAST_GAIN, track.noise or 0.0):

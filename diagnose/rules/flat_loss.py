@@ -94,7 +94,7 @@ class FlatLoss(Rule):
         0.05, unit="share of the start", low=0.0, high=1.0, source="`moved` with the error of a noisy start"
     )
     stop_share: float = threshold(
-        0.15, unit="share of the planned steps", low=0.0, high=1.0, source="readers ended flat runs at a fifth to a third"
+        0.25, unit="share of the planned steps", low=0.0, high=1.0, source="readers ended flat runs at a fifth to a third"
     )
 
     firing: ClassVar[tuple[Example, ...]] = (

@@ -9,13 +9,15 @@ from typing import ClassVar
 
 from diagnose import prescribe
 from diagnose.curves import Curves, Track
-from diagnose.evaluations import Minimum, improving_metric, train_log
+from diagnose.evaluations import Minimum, improving_metric, rise_of_all, train_log
 from diagnose.model import Evidence, Finding, Row, Severity
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS
 from diagnose.rules.base import Example, Rule, Watch, threshold
 
 _FALLING = [2.0, 1.6, 1.3, 1.1, 0.9, 0.7, 0.5, 0.35, 0.25, 0.18]
 
+_NOISY = [0.40, 0.38, 0.42, 0.39, 0.37, 0.41, 0.38, 0.30, 0.44, 0.41, 0.46, 0.43]
+_NOISY += [0.48, 0.42, 0.47, 0.45, 0.50, 0.44, 0.49, 0.46, 0.51, 0.47, 0.50, 0.48]
 _ORDER = "chance of so steady a rise"
 
 
@@ -25,10 +27,10 @@ class Memorization(Rule):
 
     What it sees:
         The evaluation loss stands above its lowest level: far above it, or above it by several times its own noise, or
-        rising so steadily that chance is ruled out. The training loss has fallen since, so the model still learns, but
-        only its training data. With three or more evaluations in a row up there it is an error and a reason to stop,
-        unless a task metric (accuracy, F1, WER …) has clearly improved since the minimum: then it stays a warning that
-        names both optima.
+        rising so steadily, from its minimum or over the whole run, that chance is ruled out. The training loss has fallen
+        since, so the model still learns, but only its training data. With three or more evaluations in a row up there it is
+        an error and a reason to stop, unless a task metric (accuracy, F1, WER …) has clearly improved since the minimum, or
+        another evaluation set still falls: then it stays a warning that says so.
 
     Why it matters:
         From the minimum on every step makes the model worse on new data. The last checkpoint is not the one to keep.
@@ -70,6 +72,9 @@ class Memorization(Rule):
     stop_chance: float = threshold(
         0.001, unit="probability", low=0.0, high=0.5, source="drawn healthy curves: settled, noisy evaluations"
     )
+    overall_evals: int = threshold(
+        16, unit="evaluations", low=5, high=10_000, source="fewer cannot outweigh the fall that a run begins with"
+    )
     fall: float = threshold(0.02, unit="share of the train loss", low=0.0, high=1.0, source="as for the rise")
     patience: int = threshold(
         3, unit="evaluations", low=1, high=1000, source="one noisy evaluation on either side of a real one"
@@ -97,6 +102,10 @@ class Memorization(Rule):
                 EVAL_LOSS: [2.1, 1.8, 1.6, 1.5, 1.52, 1.6, 1.7, 1.85, 2.0, 2.2],
                 "eval/accuracy": [0.5, 0.6, 0.65, 0.7, 0.74, 0.77, 0.8, 0.83, 0.85, 0.87],
             },
+        ),
+        Example(
+            "noisy evaluations that rise over the whole run",
+            {TRAIN_LOSS: [0.4 * 0.93**i for i in range(24)], EVAL_LOSS: _NOISY},
         ),
         Example(
             "one of two evaluation sets",
@@ -185,7 +194,10 @@ class _MemorizationWatch(Watch):
                 return None
             found = [Evidence(what, rise, ">=", rule.steady_rise, "share", step), steady]
         else:
-            return None
+            chance = rise_of_all(track) if risen > 0 and track.n >= rule.overall_evals else 1.0
+            if chance >= rule.stop_chance:
+                return None
+            found = [Evidence("chance that all evaluations together rise so", chance, "<", rule.stop_chance, "", step)]
         return self._with_train(found, low, curves)
 
     def _steadiness(self, low: Minimum, step: int) -> Evidence | None:
