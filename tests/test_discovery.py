@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from event_files import scalar, text, write_events
+from one_run import kinds
 
-from diagnose.model import Run
 from diagnose.readers import Reading, read, read_tree
 
 
@@ -25,10 +25,6 @@ def state(path: Path, history: list[dict[str, Any]], **settings: Any) -> Path:
 
 def ids(reading: Reading) -> list[str]:
     return [run.id for run in reading.runs]
-
-
-def kinds(run: Run) -> list[str]:
-    return [note.kind for note in run.notes]
 
 
 def test_a_folder_of_curves_is_named_by_its_files(tmp_path):

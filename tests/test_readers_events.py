@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 from event_files import BEGAN, scalar, tensor, text, write_events
+from one_run import kinds, one, points
 
 from diagnose.errors import NotALog, ReadError
-from diagnose.model import Run
 from diagnose.readers import read, read_tree
-
-
-def one(path: Path) -> Run:
-    runs = read(path)
-    assert len(runs) == 1
-    return runs[0]
-
-
-def points(run: Run, name: str) -> list[tuple[int, float]]:
-    series = run.series[name]
-    return list(zip(series.step.tolist(), series.value.tolist(), strict=True))
-
-
-def kinds(run: Run) -> list[str]:
-    return [note.kind for note in run.notes]
 
 
 def trainer_events(steps: range, *, loss: float = 2.0, evals: tuple[int, ...] = ()) -> list:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_run import kinds, one, points
 
 from diagnose.errors import NotALog
-from diagnose.model import Run
 from diagnose.readers import read
 
 
@@ -18,21 +18,6 @@ def lines(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def one(path: Path) -> Run:
-    runs = read(path)
-    assert len(runs) == 1
-    return runs[0]
-
-
-def points(run: Run, name: str) -> list[tuple[int, float]]:
-    series = run.series[name]
-    return list(zip(series.step.tolist(), series.value.tolist(), strict=True))
-
-
-def kinds(run: Run) -> list[str]:
-    return [note.kind for note in run.notes]
 
 
 def factory(step: int, loss: float | None = 2.0, total: int = 100) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from one_run import kinds, one, points
 
 from diagnose.errors import NotALog
-from diagnose.model import Run
 from diagnose.readers import read, read_tree
 
 
@@ -15,21 +15,6 @@ def table(path: Path, *rows: str, end: str = "\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(row + end for row in rows).encode())
     return path
-
-
-def one(path: Path) -> Run:
-    runs = read(path)
-    assert len(runs) == 1
-    return runs[0]
-
-
-def points(run: Run, name: str) -> list[tuple[int, float]]:
-    series = run.series[name]
-    return list(zip(series.step.tolist(), series.value.tolist(), strict=True))
-
-
-def kinds(run: Run) -> list[str]:
-    return [note.kind for note in run.notes]
 
 
 LIGHTNING = ("epoch,train_loss,val_loss,step", "0,2.5,,49", "0,,3.5,57", "1,1.5,,99", "1,,2.5,115", "2,,,115")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_run import kinds, one, points
 
 from diagnose.errors import NotALog, ReadError
-from diagnose.model import Run
 from diagnose.readers import read
 
 
@@ -23,21 +23,6 @@ def state(path: Path, rows: Any, **settings: Any) -> Path:
 
 def train(*steps: int, loss: float = 2.0) -> list[dict[str, Any]]:
     return [{"epoch": s / 100, "grad_norm": 1.0, "learning_rate": 1e-4, "loss": loss + 1 / s, "step": s} for s in steps]
-
-
-def one(path: Path) -> Run:
-    runs = read(path)
-    assert len(runs) == 1
-    return runs[0]
-
-
-def points(run: Run, name: str) -> list[tuple[int, float]]:
-    series = run.series[name]
-    return list(zip(series.step.tolist(), series.value.tolist(), strict=True))
-
-
-def kinds(run: Run) -> list[str]:
-    return [note.kind for note in run.notes]
 
 
 SUMMARY = {
