@@ -135,10 +135,13 @@ class _LossDivergenceWatch(Watch):
         if track.last <= track.floor:
             return NOTHING  # a hidden NaN is logged as 0: neither a climb nor a recovery
         climb = course.climb(track)
-        evidence = None if climb is None else self._climbed(track, climb, curves) or self._wrecked(track, course, curves)
-        if evidence is None:
-            return self._maybe_resolve(track, course)
-        return self._tell(track, course, curves, evidence)
+        climbed = None if climb is None else self._climbed(track, climb, curves)
+        if climbed is not None:
+            return self._tell(track, course, curves, climbed, never_back=False)
+        wrecked = None if climb is None else self._wrecked(track, course, curves)
+        if wrecked is not None:
+            return self._tell(track, course, curves, wrecked, never_back=True)
+        return self._maybe_resolve(track, course)
 
     def _climbed(self, track: Track, climb: Climb, curves: Curves) -> list[Evidence] | None:
         """A clear climb that gave back a large share of the progress."""
@@ -204,9 +207,10 @@ class _LossDivergenceWatch(Watch):
         then = self.train_then if self.train_then is not None else math.log(max(track.head[0], track.floor))
         return now - then > 0.5 * math.log(self.rule.climb)
 
-    def _tell(self, track: Track, course: Course, curves: Curves, evidence: list[Evidence]) -> Sequence[Finding]:
+    def _tell(
+        self, track: Track, course: Course, curves: Curves, evidence: list[Evidence], *, never_back: bool
+    ) -> Sequence[Finding]:
         told, level = self.open, median(track.recent_logs(LEVEL))
-        never_back = evidence[0].limit == self.rule.jump
         past_start = never_back or level > track.start_log
         if never_back:
             text = f"{track.name} jumped to {math.exp(course.peak):.4g} from {track.head[0]:.4g} and never came back below it"
