@@ -14,8 +14,8 @@ from diagnose.callbacks.batch_facts import batch_facts
 from diagnose.callbacks.best_weights import BestWeights
 from diagnose.callbacks.gradient_guard import BadGradient, GradientGuard, is_finite
 from diagnose.callbacks.guard import guarded
-from diagnose.callbacks.options import Options
-from diagnose.callbacks.output import finding_line, say, show_report, write_report
+from diagnose.callbacks.options import CallbackOptions
+from diagnose.callbacks.output import say, show_report, write_report
 from diagnose.callbacks.sample_prompts import samples
 from diagnose.callbacks.settings import read_settings
 from diagnose.callbacks.sharding import is_sharded
@@ -26,10 +26,11 @@ from diagnose.examination import Examination
 from diagnose.model import Finding, Row, Setting
 from diagnose.names import BAD_GRADIENT, DROPPED, MADE
 from diagnose.readers.own_file import merged, note_of, observed
+from diagnose.report.words import finding_line
 from diagnose.rows import build_run, number, row_from_log
 
 _log = logging.getLogger("diagnose")
-_OPTIONS = tuple(sorted(Options.__dataclass_fields__))
+_OPTIONS = tuple(sorted(CallbackOptions.__dataclass_fields__))
 #: Bad steps that are remembered with their rows; a run with more of them is stopped, or is not to be.
 _MOST_SEEN = 1000
 _NAN = ("nan-loss", "hidden-nan")
@@ -83,7 +84,9 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
     ) -> None:
         if unknown:
             raise TypeError(f"CurveDoctor has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}")
-        self.options = Options(stop, patience, grace, select, ignore, thresholds, on_finding, sample_prompts, rollback, report)
+        self.options = CallbackOptions(
+            stop, patience, grace, select, ignore, thresholds, on_finding, sample_prompts, rollback, report
+        )
         #: The run being watched, or the last one; None before the first.
         self.examination: Examination | None = None
         #: Whether one of our own hooks failed in this run; it is told once.
@@ -111,7 +114,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         settings |= self._try(model_facts, args, model, optimizer) or {}
         settings |= self._try(batch_facts, kwargs.get("train_dataloader"), kwargs.get("processing_class")) or {}
         exam = Examination(self.options.rules(), settings=settings, policy=self.options.policy(state.max_steps))
-        self._seen = list(self._try(_seen_before, args, state) or ())
+        self._seen = self._try(_seen_before, args, state) or []
         exam.curves.notes = (*exam.curves.notes, *filter(None, map(note_of, self._seen)))
         for row in _rows(merged(state.log_history, self._seen)):
             self._news(exam.feed(row))
@@ -246,7 +249,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             say(f"curve-doctor: {line}")
             _log.info("%s", line)
             for write in writers(self._others):
-                self._try(write, finding, state.global_step)
+                self._try(write, finding, finding.last_step)
             if self.options.on_finding is not None:
                 self._try(self.options.on_finding, finding)
 
@@ -277,10 +280,10 @@ def _rows(log_history: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
             yield row
 
 
-def _seen_before(args: Any, state: Any) -> Iterator[dict[str, Any]]:
-    """What was seen step by step before the checkpoint that the training goes on from."""
+def _seen_before(args: Any, state: Any) -> list[dict[str, Any]]:
+    """What was seen step by step before the checkpoint that the training goes on from, and that it does."""
+    if not state.global_step:
+        return []
     folder = Path(args.output_dir)
-    if state.global_step:
-        for row in observed([folder / f"checkpoint-{state.global_step}", folder]):
-            if row["step"] <= state.global_step:
-                yield dict(row)
+    rows = observed([folder / f"checkpoint-{state.global_step}", folder])
+    return [*(dict(row) for row in rows if row["step"] <= state.global_step), {"step": state.global_step, "resumed": 1.0}]
