@@ -275,10 +275,12 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             if self.options.on_finding is not None:
                 self._try(self.options.on_finding, finding)
 
-    @guarded
     def _try(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call what may fail without the rest failing with it."""
-        return call(*args)
+        try:
+            return call(*args)
+        except Exception as error:  # noqa: BLE001 - as in `guarded`
+            return tell_failure(self, getattr(call, "__name__", type(call).__name__), error)
 
     @guarded
     def _write(self, output_dir: str, *more: Path) -> None:
