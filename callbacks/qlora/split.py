@@ -1,0 +1,61 @@
+"""Which examples are held out for validation, and that none of them is trained on as well."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+#: The share that is held out, and the least number where there are enough examples.
+SHARE, LEAST = 0.05, 50
+
+#: Enough examples for the least number to be no more than a tenth of them.
+ENOUGH = 10 * LEAST
+
+#: Below `ENOUGH` a tenth is held out; below this nothing is, since two examples measure nothing.
+TOO_FEW = 20
+
+#: More than this tells no more: the noise of a mean over 2,000 examples is a forty-fifth of that of one.
+MOST = 2000
+
+
+def n_held_out(n: int) -> int:
+    """How many of n different examples are held out: 5 %, at least 50 of 500 and more, a tenth of fewer, none below 20.
+
+    >>> [n_held_out(n) for n in (10, 100, 500, 2000, 1_000_000)]
+    [0, 10, 50, 100, 2000]
+    """
+    if n < TOO_FEW:
+        return 0
+    if n < ENOUGH:
+        return n // 10
+    return min(max(LEAST, round(n * SHARE)), MOST)
+
+
+def key(example: Any) -> str:
+    """What two examples have in common exactly if they are the same."""
+    return json.dumps(example, sort_keys=True, ensure_ascii=False)
+
+
+def held_out(examples: Sequence[Any], *, seed: int) -> list[int]:
+    """Draw the examples to hold out.
+
+    Args:
+        examples: all of them. Only one copy of each is drawn from.
+        seed: the same seed gives the same examples.
+
+    Returns:
+        Their indexes, in order; empty where there are too few.
+    """
+    first = {}
+    for i, example in enumerate(examples):
+        first.setdefault(key(example), i)
+    unique = list(first.values())
+    return sorted(random.Random(seed).sample(unique, n_held_out(len(unique))))
+
+
+def overlap(train: Sequence[Any], validation: Sequence[Any]) -> list[int]:
+    """The indexes of the training examples that are in the validation set as well."""
+    kept_back = {key(example) for example in validation}
+    return [i for i, example in enumerate(train) if key(example) in kept_back]
