@@ -109,7 +109,9 @@ def example_of(row: Mapping[str, Any], layout: Layout, *, chat: bool) -> dict[st
         name = "messages" if row.get("messages") is not None else "conversations"
         return {"messages": _answered([_message(turn, "role", "content") for turn in _list(row[name], name)])}
     if layout == "sharegpt":
-        return {"messages": _answered([_message(turn, "from", "value") for turn in _list(row["conversations"], "conversations")])}
+        return {
+            "messages": _answered([_message(turn, "from", "value") for turn in _list(row["conversations"], "conversations")])
+        }
     if layout == "alpaca":
         return _alpaca(row, chat=chat)
     if layout == "text":

@@ -49,9 +49,7 @@ def tokenize_data(data: TrainingData, tokenizer: PreTrainedTokenizerBase, max_le
     if validation is not None:
         validation = _tokenize("validation", validation, tokenizer, max_length, notes, left_out)
         validation = validation if len(validation) else None
-    return replace(
-        data, train=train, validation=validation, notes=(*data.notes, *notes), left_out=(*data.left_out, *left_out)
-    )
+    return replace(data, train=train, validation=validation, notes=(*data.notes, *notes), left_out=(*data.left_out, *left_out))
 
 
 def check_labels(examples: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> float:
@@ -111,7 +109,9 @@ def _tokenize(
         notes.append(f"{n_cut:,} of {len(ids) + beyond:,} {name} sequences cut at {max_length} tokens")
     if beyond:
         places = ", ".join(bad.place.rpartition(" ")[2] for bad in left_out if bad.place.startswith(f"{name} "))
-        notes.append(f"{beyond:,} {name} sequences left out, whose answers begin after {max_length} tokens: number {_short(places)}")
+        notes.append(
+            f"{beyond:,} {name} sequences left out, whose answers begin after {max_length} tokens: number {_short(places)}"
+        )
     return Dataset.from_dict({"input_ids": ids, "labels": labels})
 
 
