@@ -131,7 +131,7 @@ def _run(model: Any, batch: int, length: int, *, checkpointing: bool, n_micro: i
     return Count(counter.peak, before, counter.peak_at, sum(parameter.numel() for parameter in trained))
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is Any where it is skipped
     """Counts the bytes of all live storages, and their peak."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class LiveBytes(TorchDispatchMode):
         return out
 
 
-class _Multiply4Bit(torch.autograd.Function):
+class _Multiply4Bit(torch.autograd.Function):  # type: ignore[misc]  # likewise
     """x @ W.T with W in 4 bits, as bitsandbytes 0.50 does it for more than 1,536 rows: W as a whole in bf16, each time."""
 
     @staticmethod
@@ -185,7 +185,7 @@ def _dequantized(like: torch.Tensor, n_out: int, n_in: int) -> torch.Tensor:
     return weight
 
 
-class _Linear4Bit(nn.Linear):
+class _Linear4Bit(nn.Linear):  # type: ignore[misc]  # likewise
     """What stands for bitsandbytes' Linear4bit: a Linear to PEFT, with packed weights and their scales of the same sizes."""
 
     def __init__(self, n_in: int, n_out: int, bias: nn.Parameter | None) -> None:
@@ -207,7 +207,7 @@ class _Linear4Bit(nn.Linear):
 
 def _quantize(model: nn.Module) -> None:
     """Put 4-bit layers in the place of all linear ones but the head, as transformers does."""
-    head = model.get_output_embeddings()  # type: ignore[operator]
+    head = model.get_output_embeddings()
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if child is head or not isinstance(child, nn.Linear | Conv1D):
@@ -216,7 +216,7 @@ def _quantize(model: nn.Module) -> None:
             setattr(module, name, _Linear4Bit(n_in, n_out, child.bias))
 
 
-class _FusedHead(torch.autograd.Function):
+class _FusedHead(torch.autograd.Function):  # type: ignore[misc]  # likewise
     """The tensors of TRL's fused head and loss (trl 1.16, kernels/chunked_logprob.py), on Triton devices."""
 
     @staticmethod
@@ -260,11 +260,11 @@ def _layer_norm_in_float32() -> Iterator[None]:
         bias = None if self.bias is None else self.bias.float()
         return nn.functional.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps)
 
-    nn.LayerNorm.forward = forward  # type: ignore[method-assign]
+    nn.LayerNorm.forward = forward
     try:
         yield
     finally:
-        nn.LayerNorm.forward = real  # type: ignore[method-assign]
+        nn.LayerNorm.forward = real
 
 
 def _fake_parameters(model: nn.Module) -> None:

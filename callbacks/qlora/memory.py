@@ -24,7 +24,7 @@ BLOCK, NESTED_BLOCK = 64, 256
 #: The tile of TRL's fused head, in tokens and words (trl 1.16, kernels/chunked_logprob.py and trainer/utils.py).
 HEAD_TOKENS, HEAD_WIDTH = 4096, 32768
 
-#: What the GPU holds beside the tensors, in bytes: the CUDA context with the kernels that were loaded (0.3 to 0.6 GB by card and
+#: What the GPU holds beside the tensors, in bytes: the CUDA context with the kernels loaded (0.3 to 0.6 GB by card and
 #: driver), cuBLAS's workspaces, and what the allocator keeps in pieces. Not measured here: no GPU was at hand.
 ALLOWANCE = 1_000_000_000
 

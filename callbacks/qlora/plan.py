@@ -1,4 +1,4 @@
-"""From a model's configuration and a GPU's size to a batch, an accumulation and checkpointing that fit, before loading anything.
+"""From a model's configuration and a GPU's size to a batch, accumulation and checkpointing that fit, before loading anything.
 
 The order is that of the cures for out-of-memory: a smaller batch with more accumulation (the same gradient), then gradient
 checkpointing (about 30 % slower), then a shorter sequence, which is only advised.

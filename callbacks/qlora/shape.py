@@ -16,15 +16,19 @@ from typing import Any
 from diagnose.errors import TrainingInputError
 
 #: Families with two linear layers in the MLP, not three: no gate.
-_UNGATED = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "nemotron")
-_UNGATED += ("opt", "phi", "starcoder2")
+_UNGATED = (
+    *("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "nemotron"),
+    *("opt", "phi", "starcoder2"),
+)
 #: Families that norm with LayerNorm, which autocast runs in float32.
 _LAYER_NORM = (*_UNGATED, "cohere", "cohere2", "stablelm")
 #: Families with one linear layer for query, key and value.
 _FUSED_QKV = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "phi3")
 #: Families that tie the head to the embeddings where their config.json does not say so.
-_TIED = ("bloom", "codegen", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo")
-_TIED += ("mpt", "opt", "starcoder2")
+_TIED = (
+    *("bloom", "codegen", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo"),
+    *("mpt", "opt", "starcoder2"),
+)
 
 #: Signs of a model whose layers are not what the formula counts.
 _REFUSED = {

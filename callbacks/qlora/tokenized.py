@@ -43,7 +43,7 @@ def tokenize_data(data: TrainingData, tokenizer: PreTrainedTokenizerBase, max_le
     train = _tokenize("training", data.train, tokenizer, max_length, notes, left_out)
     if not len(train):
         raise TrainingInputError(
-            f"every answer lies beyond {max_length} tokens, so nothing is left to learn: raise max_length, or shorten the prompts"
+            f"every answer lies beyond {max_length} tokens, so nothing is left to learn: raise it, or shorten the prompts"
         )
     validation = data.validation
     if validation is not None:
