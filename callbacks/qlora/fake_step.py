@@ -1,8 +1,8 @@
 """One training step on tensors without content, counted: the check of the formula in `memory.py`.
 
-The model is built from its configuration alone, with PEFT's adapters and what stands for bitsandbytes' layers and TRL's
-fused head: their own code needs a GPU, theirs and ours make tensors of the same sizes. Shapes flow through forward,
-backward and optimizer, and the bytes of all live storages are added up. A 7B model takes about ten seconds and no memory.
+The model is built from its configuration alone, with PEFT's adapters. What needs a GPU has a stand-in that makes tensors of
+the same sizes: bitsandbytes' 4-bit layers, TRL's fused head, the attention kernels. Shapes flow through forward, backward and
+optimizer, and the bytes of all live storages are added up. A 7B model takes about twenty seconds and no memory.
 
 Not covered: the CUDA context, cuBLAS workspaces and fragmentation, which `memory.ALLOWANCE` stands for; fused kernels
 from outside (Liger, FlashAttention's own package); dropout in the adapters; more than one device.
@@ -23,7 +23,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from diagnose.callbacks.qlora.memory import (
@@ -37,14 +37,17 @@ from diagnose.callbacks.qlora.memory import (
 #: PyTorch's allocator gives memory in multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize), in bytes.
 _ROUND = 512
 
+#: The name that the stand-in for the attention kernels is known by to transformers, which makes no mask for it.
+_ATTENTION = "curve_doctor_counted"
+
 
 @dataclass(frozen=True)
 class Count:
-    """What a step needed, in bytes.
+    """What a step needs, in bytes.
 
     Attributes:
         peak: the most that was live at once.
-        before: what is live before the second step: weights, adapters and optimizer state.
+        before: what is live before it: weights, adapters and optimizer state.
         peak_at: the operation that reached the peak.
         n_trained: the parameters that are trained.
     """
@@ -66,7 +69,7 @@ def count_step(
     accumulated: bool = True,
     is_fake: bool = True,
 ) -> Count:
-    """Count the second of two training steps.
+    """Count a micro-batch of a training in steady state: the optimizer has its state.
 
     Args:
         config: a model's config.json.
@@ -75,12 +78,12 @@ def count_step(
         length: tokens an example.
         checkpointing: recompute the layers in the backward pass.
         lora_r: rank of the adapters, on all linear layers.
-        accumulated: two micro-batches a step: the gradients of the first are there during the second.
+        accumulated: the gradients of an earlier micro-batch are there.
         is_fake: False runs it on real tensors of the CPU, to check the faking itself with a small model.
     """
     made = AutoConfig.for_model(**{"use_cache": False, **config})
     with torch.device("meta" if is_fake else "cpu"):
-        model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16, attn_implementation=_ATTENTION)
         if method == "qlora":
             _quantize(model)
         if method != "full":
@@ -93,10 +96,10 @@ def count_step(
     with mode, _layer_norm_in_float32(), torch.device("cpu"):
         if is_fake:
             _fake_parameters(model)
-        return _run(model, batch, length, checkpointing=checkpointing, n_micro=2 if accumulated else 1)
+        return _run(model, batch, length, checkpointing=checkpointing, accumulated=accumulated)
 
 
-def _run(model: Any, batch: int, length: int, *, checkpointing: bool, n_micro: int) -> Count:
+def _run(model: Any, batch: int, length: int, *, checkpointing: bool, accumulated: bool) -> Count:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if checkpointing:
         model.gradient_checkpointing_enable()
@@ -111,22 +114,16 @@ def _run(model: Any, batch: int, length: int, *, checkpointing: bool, n_micro: i
     for tensor in (*model.parameters(), *model.buffers(), ids, *([] if mask is None else [mask])):
         counter.add(tensor, "model")
     with counter:
-        state: list[torch.Tensor] = []
-        before = 0
-        for step in range(2):
-            counter.peak, before = counter.now, counter.now
-            for _ in range(n_micro):
-                with torch.autocast("cpu", dtype=torch.bfloat16):
-                    hidden = base.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-                    head = base.get_output_embeddings()
-                    loss = _FusedHead.apply(hidden[:, :-1].clone(), head.weight)
-                del hidden
-                loss.backward()
-                del loss
-            if step == 0:
-                state = [buffer for parameter in trained for buffer in _adam_8bit(parameter)]
+        state = [buffer for parameter in trained for buffer in _adam_8bit(parameter)]
+        before = counter.peak = counter.now
+        if accumulated:
             for parameter in trained:
-                parameter.grad = None
+                parameter.grad = torch.empty_like(parameter)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = base.base_model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            loss = _FusedHead.apply(hidden[:, :-1].clone(), base.get_output_embeddings().weight)
+        del hidden
+        loss.backward()
     del state
     return Count(counter.peak, before, counter.peak_at, sum(parameter.numel() for parameter in trained))
 
@@ -202,7 +199,7 @@ class _Linear4Bit(nn.Linear):  # type: ignore[misc]  # likewise
         out = _Multiply4Bit.apply(x.to(torch.bfloat16), self.weight, self.out_features, self.in_features)
         if self.bias is not None:
             out = out + self.bias
-        return out.clone()  # as PEFT's Linear4bit does
+        return out.to(x.dtype).clone()  # the first as bitsandbytes does, the second as PEFT does around its layer
 
 
 def _quantize(model: nn.Module) -> None:
@@ -214,6 +211,41 @@ def _quantize(model: nn.Module) -> None:
                 continue
             n_out, n_in = child.weight.shape if isinstance(child, nn.Linear) else tuple(child.weight.shape)[::-1]
             setattr(module, name, _Linear4Bit(n_in, n_out, child.bias))
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]  # likewise
+    """The tensors of PyTorch's FlashAttention and memory-efficient kernels: no (length, length) matrix but a mask's."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        batch, heads, length, dim = q.shape
+        out = q.new_empty(batch, length, heads, dim).transpose(1, 2)
+        log_sum = q.new_empty(batch, heads, length, dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, out, log_sum, *([] if mask is None else [mask]))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        q, k, v = ctx.saved_tensors[:3]
+        sums = q.new_empty(q.shape, dtype=torch.float32)  # dq is summed up in float32
+        out = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+        del sums
+        return out
+
+
+def _attend(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **_: Any
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers runs it by PyTorch's sdpa: with a mask, keys and values are repeated for each query head."""
+    query, key, value = (tensor.to(torch.bfloat16) for tensor in (query, key, value))  # autocast's doing
+    if attention_mask is not None:
+        repeated = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(repeated, dim=1) if repeated > 1 else tensor for tensor in (key, value))
+        attention_mask = attention_mask.to(torch.bfloat16)  # a boolean mask becomes one that is added
+    return _Attention.apply(query, key, value, attention_mask).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_ATTENTION, _attend)
 
 
 class _FusedHead(torch.autograd.Function):  # type: ignore[misc]  # likewise

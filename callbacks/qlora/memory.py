@@ -117,8 +117,22 @@ def _packed(n: int) -> int:
 
 
 def _saved_a_token(shape: ModelShape, method: Method, batch: int, length: int, lora_r: int) -> int:
-    """What a layer keeps for its backward pass, in bytes a token."""
-    norms = 2 * 6 * shape.hidden  # each the fp32 copy of its input, and its output
-    attention = 2 * (2 * shape.q + 2 * shape.kv) + 4 * shape.n_heads
-    mlp = (8 if shape.is_gated else 4) * shape.mlp
-    return norms + attention + mlp + 2 * lora_r * len(shape.linears)
+    """What a layer keeps for its backward pass, in bytes a token, tensor by tensor in the order of the forward pass."""
+    h, q, kv, mlp = shape.hidden, shape.q, shape.kv, shape.mlp
+    is_padded = batch > 1  # examples of different lengths: attention takes a mask, and keys and values are repeated
+    n_inputs = len(shape.linears) - 2  # the linear layers that read a norm's output: all but o_proj and down_proj
+    # An input is kept for the gradient of what multiplies it. It is shared by the layers that read it, unless each casts it
+    # for itself: from LayerNorm's float32, or because PEFT's float32 adapters make it float32 and autocast makes it bf16 again.
+    copies = n_inputs if shape.has_layer_norm or method == "lora" else 2
+    norms = shape.n_norms * 4 * h + copies * 2 * h  # the float32 copy of a norm's input, and its output
+    if method == "full" and not shape.has_layer_norm:
+        norms += shape.n_norms * 2 * h  # the normed input, for the gradient of the norm's weight
+    if shape.has_qk_norm:
+        norms += 4 * (q + kv)
+    attention = 2 * q + 2 * 2 * (q if is_padded else kv) + 2 * q + 4 * shape.n_heads + (2 * length if is_padded else 0)
+    attention += 2 * q if method == "lora" else 0
+    # A 4-bit layer answers in the type of its input: float32 after a LayerNorm.
+    inside = 4 if shape.has_layer_norm and method == "qlora" else 2
+    gated = inside * 3 * mlp if shape.is_gated else inside * shape.n_activation_copies * mlp
+    adapters = 0 if method == "full" else 2 * lora_r * len(shape.linears)
+    return norms + attention + gated + 2 * mlp + adapters

@@ -24,6 +24,10 @@ _UNGATED = (
 _LAYER_NORM = (*_UNGATED, "cohere", "cohere2", "stablelm")
 #: Families with one linear layer for query, key and value.
 _FUSED_QKV = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "phi3")
+#: Families that norm queries and keys, and that norm the outputs of attention and MLP too.
+_QK_NORM, _POST_NORM = ("qwen3", "gemma3", "gemma3_text"), ("gemma2", "gemma3", "gemma3_text")
+#: Activation functions written in Python, which keep a tensor for each of their steps.
+_ACTIVATION_COPIES = {"gelu_new": 4}
 #: Families that tie the head to the embeddings where their config.json does not say so.
 _TIED = (
     *("bloom", "codegen", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_bigcode", "gpt_neo"),
@@ -46,6 +50,7 @@ _NAMES = {
     "n_heads": ("num_attention_heads", "n_head", "n_heads"),
     "vocab": ("vocab_size",),
 }
+_ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 _MLP = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 
@@ -66,6 +71,10 @@ class ModelShape:
         is_tied: the head is the embedding.
         has_layer_norm: LayerNorm, not RMSNorm.
         is_qkv_fused: one linear layer for query, key and value.
+        has_qk_norm: queries and keys are normed.
+        n_norms: norms a layer, those of queries and keys apart.
+        n_activation_copies: tensors of the MLP's width that the activation function keeps.
+        n_positions: learned positions.
         notes: what is not counted.
     """
 
@@ -81,6 +90,9 @@ class ModelShape:
     is_tied: bool = False
     has_layer_norm: bool = False
     is_qkv_fused: bool = False
+    has_qk_norm: bool = False
+    n_norms: int = 2
+    n_activation_copies: int = 1
     n_positions: int = 0
     notes: tuple[str, ...] = ()
 
@@ -110,7 +122,7 @@ class ModelShape:
     @property
     def n_rest(self) -> int:
         """Parameters in the embeddings, the head and the norms: what QLoRA leaves in bf16. Biases are not counted."""
-        norms = (2 * self.n_layers + 1) * self.hidden * (2 if self.has_layer_norm else 1)
+        norms = (self.n_norms * self.n_layers + 1) * self.hidden * (2 if self.has_layer_norm else 1)
         return self.vocab * self.hidden * (1 if self.is_tied else 2) + self.n_positions * self.hidden + norms
 
     @property
@@ -186,6 +198,7 @@ def shape_of(config: Mapping[str, Any] | Any, name: str = "") -> ModelShape:
     tied = values.get("tie_word_embeddings")
     n_kv_heads = values.get("num_key_value_heads") or (1 if values.get("multi_query") else None) or sizes["n_heads"]
     mlp = next((values[key] for key in _MLP if values.get(key)), None)
+    activation = next((values[key] for key in _ACTIVATIONS if values.get(key)), "gelu_new" if family == "gpt2" else "")
     return ModelShape(
         name=name,
         **sizes,
@@ -196,6 +209,9 @@ def shape_of(config: Mapping[str, Any] | Any, name: str = "") -> ModelShape:
         is_tied=family in _TIED if tied is None else bool(tied),
         has_layer_norm=family in _LAYER_NORM,
         is_qkv_fused=family in _FUSED_QKV,
+        has_qk_norm=family in _QK_NORM,
+        n_norms=4 if family in _POST_NORM else 2,
+        n_activation_copies=_ACTIVATION_COPIES.get(str(activation), 1),
         n_positions=int(values.get("n_positions") or 0) if family == "gpt2" else 0,
         notes=notes,
     )
