@@ -254,7 +254,7 @@ class _FusedHead(torch.autograd.Function):  # type: ignore[misc]  # likewise
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])
-        tile = flat.new_empty(min(len(flat), HEAD_TOKENS), HEAD_WIDTH)
+        tile = flat.new_empty(min(len(flat), HEAD_TOKENS), HEAD_WIDTH, dtype=torch.bfloat16)
         statistics = flat.new_empty(7, len(flat), dtype=torch.float32)
         ctx.save_for_backward(hidden, weight)
         del tile
@@ -265,7 +265,8 @@ class _FusedHead(torch.autograd.Function):  # type: ignore[misc]  # likewise
         hidden, weight = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden, dtype=torch.float32)
         grad_weight = torch.empty_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
-        tile = hidden.new_empty(min(hidden.shape[0] * hidden.shape[1], HEAD_TOKENS), HEAD_WIDTH)
+        n_tokens = hidden.shape[0] * hidden.shape[1]
+        tile = hidden.new_empty(min(n_tokens, HEAD_TOKENS), HEAD_WIDTH, dtype=torch.bfloat16)
         out = grad_hidden.to(hidden.dtype), None if grad_weight is None else grad_weight.to(weight.dtype)
         del tile
         return out

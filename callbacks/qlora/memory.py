@@ -98,17 +98,22 @@ def predict(
     optimizer = round(n_trained * 2 * (1 + 4 / 256))  # two states of 8 bits, with a 32-bit scale for 256 of each
     gradients = n_trained * (4 if method == "lora" else 2)
 
-    inputs = 2 * tokens * shape.hidden  # the residual stream at one place, in bf16
     layer = tokens * _saved_a_token(shape, method, batch, length, lora_r)
-    kept = shape.n_layers * (inputs if checkpointing else layer)
-    recomputed = layer if checkpointing else 0
-    widest = max(n_in * n_out for n_in, n_out in shape.linears)
-    weight_copy = widest * 2 + widest * 4 // BLOCK if method == "qlora" else 0
-    in_layer = recomputed + inputs + 2 * 3 * tokens * shape.mlp + weight_copy
-    head = tokens * shape.hidden * 14 + min(tokens, HEAD_TOKENS) * HEAD_WIDTH * 2
+    stream = tokens * shape.hidden * _stream(shape, method)
+    kept = shape.n_layers * (stream if checkpointing else layer)
+    in_layer = _beyond_saved(shape, method, tokens) + (layer if checkpointing else 0)
+    # What the last norm and the head hold of the hidden state: a float32 copy before, one or two after, one as gradient.
+    head = tokens * ((16 if shape.has_layer_norm else 12) * shape.hidden + 28) + min(tokens, HEAD_TOKENS) * HEAD_WIDTH * 2
     if method == "full":
-        head += shape.vocab * shape.hidden * 6
-    return Bytes(weights, adapters, gradients, optimizer, kept + max(in_layer - head, 0), head)
+        head += shape.vocab * shape.hidden * 6  # its gradient, summed in float32 and then made bf16
+    activations = kept + max(in_layer - head, 0)
+    if accumulated:
+        return Bytes(weights, adapters, gradients, optimizer, activations, head)
+    # Gradients take the place of activations, layer by layer: the peak is at one end of the backward pass or at the other.
+    twice = 2 * 2 * shape.vocab * shape.hidden if method == "full" and shape.is_tied else 0  # embedding and head, and their sum
+    if gradients + twice > activations + head:
+        return Bytes(weights, adapters, gradients, optimizer, 0, twice)
+    return Bytes(weights, adapters, 0, optimizer, activations, head)
 
 
 def _packed(n: int) -> int:
@@ -131,8 +136,30 @@ def _saved_a_token(shape: ModelShape, method: Method, batch: int, length: int, l
         norms += 4 * (q + kv)
     attention = 2 * q + 2 * 2 * (q if is_padded else kv) + 2 * q + 4 * shape.n_heads + (2 * length if is_padded else 0)
     attention += 2 * q if method == "lora" else 0
-    # A 4-bit layer answers in the type of its input: float32 after a LayerNorm.
-    inside = 4 if shape.has_layer_norm and method == "qlora" else 2
+    inside = _stream(shape, method)
     gated = inside * 3 * mlp if shape.is_gated else inside * shape.n_activation_copies * mlp
     adapters = 0 if method == "full" else 2 * lora_r * len(shape.linears)
     return norms + attention + gated + 2 * mlp + adapters
+
+
+def _stream(shape: ModelShape, method: Method) -> int:
+    """Bytes of a number of the residual stream: a 4-bit layer answers in the type of its input, LayerNorm's float32."""
+    return 4 if shape.has_layer_norm and method == "qlora" else 2
+
+
+def _beyond_saved(shape: ModelShape, method: Method, tokens: int) -> int:
+    """What is live in a layer's busiest moment beside what it keeps for the backward pass, in bytes.
+
+    All in the last linear layer of the MLP, whose input is the widest tensor. Found by looking at what is live at the peak of
+    the fake step.
+    """
+    number = _stream(shape, method)
+    width, stream = number * tokens * shape.mlp, number * tokens * shape.hidden
+    if method == "lora":  # forward: the input in bf16, in float32 for the adapter, and in bf16 again for autocast
+        return 6 * tokens * shape.mlp + 5 * stream
+    n_weights = shape.mlp * shape.hidden
+    weight = n_weights * 2 + n_weights * 4 // BLOCK if method == "qlora" else 0  # the 4-bit weight as a whole in bf16
+    forward = weight + 4 * stream
+    product = weight + 2 * width - 2 * tokens * shape.mlp + stream  # backward: base's and adapter's gradient of the input
+    total = 3 * width - 2 * tokens * shape.mlp + stream  # backward: both, and their sum
+    return max(forward, product, total)
