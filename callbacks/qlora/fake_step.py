@@ -102,7 +102,9 @@ def count_step(
 def _run(model: Any, batch: int, length: int, *, checkpointing: bool, accumulated: bool) -> Count:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        # transformers 5.24 renamed it
+        name = "activation_checkpointing_enable"
+        getattr(base, name if hasattr(base, name) else "gradient_checkpointing_enable")()
         model.enable_input_require_grads()
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -27,6 +27,7 @@ HEADROOM = 1.1
 USUAL_BATCH = 4
 
 _SHORTER = (4096, 2048, 1024, 512)
+_CAPTION = "at the peak of a step, predicted from the configuration and not measured on a GPU"
 _TITLES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
 _PARTS = (
     ("weights", "weights"),
@@ -225,6 +226,7 @@ def _table(plan: Plan) -> Table:
     plans = {each.method: each for each in (plan, *plan.beside)}
     order = [plans[method] for method in ("full", "lora", "qlora") if method in plans]
     table = Table(title=f"{plan.shape.name}: memory of a training step, GB a GPU", title_justify="left")
+    table.caption, table.caption_justify = _CAPTION, "left"
     table.add_column("")
     for each in order:
         table.add_column(_TITLES[each.method], justify="right", style="bold" if each is plan else "")
@@ -233,7 +235,10 @@ def _table(plan: Plan) -> Table:
     table.add_row("CUDA and the like", *(_gb(ALLOWANCE) for _ in order))
     table.add_row("total", *(_gb(each.peak + ALLOWANCE) for each in order), style="bold", end_section=True)
     if plan.gpu_bytes is not None:
-        table.add_row(f"fits {_gb(plan.gpu_bytes)} GB", *("yes" if each.fits else "no" for each in order))
+        table.add_row(
+            f"fits {plan.gpu_bytes / 1024**3:.4g} GiB ({_gb(plan.gpu_bytes)} GB)",
+            *("yes" if each.fits else "no" for each in order),
+        )
     table.add_row("batch x accumulation", *(f"{each.per_device_batch} x {each.accumulation}" for each in order))
     if plan.devices > 1:
         table.add_row("GPUs", *(str(each.devices) for each in order))
