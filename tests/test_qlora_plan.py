@@ -45,7 +45,7 @@ def test_the_formula_agrees_with_the_counted_step(entry: dict[str, Any]) -> None
         accumulated=entry["accumulated"],
     )
     assert parts.total == pytest.approx(entry["peak"], rel=0.05)
-    assert parts.weights + parts.adapters + parts.optimizer == pytest.approx(entry["before"], rel=0.02)
+    assert parts.weights + parts.adapters + parts.optimizer == pytest.approx(entry["before"], rel=0.05)
 
 
 def test_the_counts_are_of_the_shapes_and_settings_that_the_script_has() -> None:

@@ -1,6 +1,6 @@
 """How far the memory formula is from the counted step: a line a setting, and the errors by model.
 
-    python tests/benchmarks/memory_plan.py             against the recorded counts (fixtures/memory/counts.json)
+    python tests/benchmarks/memory_plan.py             against the recorded counts (fixtures/memory_counts.json)
     python tests/benchmarks/memory_plan.py --by-model  only the errors by model
 
 The counts are of tensors without content, by fixtures/record_memory.py: no GPU has measured them. The formula was written
