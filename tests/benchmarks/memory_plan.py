@@ -4,7 +4,7 @@
     python tests/benchmarks/memory_plan.py --by-model  only the errors by model
 
 The counts are of tensors without content, by fixtures/record_memory.py: no GPU has measured them. The formula was written
-while looking at the models marked `seen`; the others were counted afterwards and changed nothing.
+while looking at the models marked `seen`; the others changed nothing in it.
 """
 
 from __future__ import annotations
