@@ -53,7 +53,7 @@ def test_live_bytes_counts_fake_tensors_alike() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("checkpointing", [True, False])
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [2])
 def test_a_fake_step_needs_what_a_real_one_needs(method: Method, checkpointing: bool, batch: int) -> None:
     setting: dict[str, Any] = {"method": method, "batch": batch, "length": 64, "checkpointing": checkpointing}
     real = count_step(SMALL, is_fake=False, **setting)
@@ -72,6 +72,15 @@ def test_the_formula_agrees_with_a_counted_small_model(method: Method, checkpoin
     assert parts.total == pytest.approx(count.peak, rel=0.05)
     if method != "full":
         assert count.n_trained == shape_of(config).n_lora(16)
+
+
+@pytest.mark.parametrize("method", ["qlora", "lora"])
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_dropout_in_the_adapters_is_counted(method: Method, checkpointing: bool) -> None:
+    setting: dict[str, Any] = {"method": method, "batch": 2, "length": 256, "checkpointing": checkpointing}
+    count, without = count_step(SMALL, lora_dropout=0.1, **setting), count_step(SMALL, **setting)
+    assert predict(shape_of(SMALL), has_dropout=True, **setting).total == pytest.approx(count.peak, rel=0.05)
+    assert count.peak > without.peak or checkpointing
 
 
 def test_the_second_micro_batch_needs_the_gradients_of_the_first() -> None:

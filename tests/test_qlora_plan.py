@@ -105,7 +105,7 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert any("a smaller model or a larger GPU" in note for note in tiny.notes)
     fixed = plan(batch=16, checkpointing=False)
     assert not fixed.fits
-    assert any("a smaller batch with checkpointing" in note for note in fixed.notes)
+    assert any("try a smaller batch with checkpointing" in note for note in fixed.notes)
 
 
 def test_an_unknown_gpu_gets_the_usual_batch_and_says_so() -> None:
@@ -119,13 +119,21 @@ def test_devices_share_the_effective_batch() -> None:
     assert made.per_device_batch * made.accumulation == 4
     odd = plan(devices=3, gpu_bytes=parse_bytes("80GB"))
     assert odd.effective_batch >= 16
-    assert any(f"effective batch {odd.effective_batch}, not 16" in note for note in odd.notes)
+    assert any(f"x {odd.accumulation} x 3), not 16" in note for note in odd.notes)
+    one, two = (plan(devices=n, batch=2, checkpointing=False) for n in (1, 2))
+    assert two.parts.gradients == 2 * one.parts.gradients  # DDP's buckets
     assert plan(effective_batch=64, gpu_bytes=parse_bytes("800GB")).per_device_batch == 64
 
 
 @pytest.mark.parametrize(
     ("changed", "grows"),
-    [({"max_length": 4096}, True), ({"batch": 2}, True), ({"lora_r": 64}, True), ({"checkpointing": True}, False)],
+    [
+        ({"max_length": 4096}, True),
+        ({"batch": 2}, True),
+        ({"lora_r": 64}, True),
+        ({"lora_dropout": 0.05}, True),
+        ({"checkpointing": True}, False),
+    ],
 )
 def test_memory_moves_the_way_it_should(changed: dict[str, Any], grows: bool) -> None:
     usual: dict[str, Any] = {"batch": 1, "checkpointing": False}

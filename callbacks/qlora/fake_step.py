@@ -5,7 +5,7 @@ the same sizes: bitsandbytes' 4-bit layers, TRL's fused head, the attention kern
 optimizer, and the bytes of all live storages are added up. A 7B model takes about twenty seconds and no memory.
 
 Not covered: the CUDA context, cuBLAS workspaces and fragmentation, which `memory.ALLOWANCE` stands for; fused kernels
-from outside (Liger, FlashAttention's own package); dropout in the adapters; more than one device.
+from outside (Liger, FlashAttention's own package); more than one device.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def count_step(
     length: int,
     checkpointing: bool,
     lora_r: int = 16,
+    lora_dropout: float = 0.0,
     accumulated: bool = True,
     is_fake: bool = True,
 ) -> Count:
@@ -78,6 +79,7 @@ def count_step(
         length: tokens an example.
         checkpointing: recompute the layers in the backward pass.
         lora_r: rank of the adapters, on all linear layers.
+        lora_dropout: share of the adapters' inputs that is dropped.
         accumulated: the gradients of an earlier micro-batch are there.
         is_fake: False runs it on real tensors of the CPU, to check the faking itself with a small model.
     """
@@ -87,13 +89,19 @@ def count_step(
         if method == "qlora":
             _quantize(model)
         if method != "full":
-            lora = LoraConfig(r=lora_r, lora_alpha=2 * lora_r, target_modules="all-linear", task_type="CAUSAL_LM")
+            lora = LoraConfig(
+                r=lora_r,
+                lora_alpha=2 * lora_r,
+                lora_dropout=lora_dropout,
+                target_modules="all-linear",
+                task_type="CAUSAL_LM",
+            )
             model = get_peft_model(model, lora)
     for parameter in model.parameters():
         if parameter.requires_grad and method == "qlora":  # as TRL does for a 4-bit base; PEFT makes them float32
             parameter.data = parameter.data.to(torch.bfloat16)
     mode = FakeTensorMode() if is_fake else contextlib.nullcontext()
-    with mode, _layer_norm_in_float32(), torch.device("cpu"):
+    with mode, _as_on_cuda(), torch.device("cpu"):
         if is_fake:
             _fake_parameters(model)
         return _run(model, batch, length, checkpointing=checkpointing, accumulated=accumulated)
@@ -285,21 +293,35 @@ def _adam_8bit(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
             yield parameter.new_empty(-(-n // 256), dtype=torch.float32)
 
 
-@contextlib.contextmanager
-def _layer_norm_in_float32() -> Iterator[None]:
-    """CUDA's autocast runs layer_norm in float32 and returns that; the CPU's does not."""
-    real = nn.LayerNorm.forward
+class _Dropped(torch.autograd.Function):  # type: ignore[misc]  # likewise
+    """The tensors of CUDA's dropout, which keeps a byte for each number; the CPU's keeps the numbers."""
 
-    def forward(self: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(grads[0])
+
+
+@contextlib.contextmanager
+def _as_on_cuda() -> Iterator[None]:
+    """Two layers as they are on CUDA: dropout, and layer_norm, which autocast runs in float32 there and answers in it."""
+    norm, dropout = nn.LayerNorm.forward, nn.Dropout.forward
+
+    def normed(self: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
         weight = None if self.weight is None else self.weight.float()
         bias = None if self.bias is None else self.bias.float()
         return nn.functional.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps)
 
-    nn.LayerNorm.forward = forward
+    nn.LayerNorm.forward = normed
+    nn.Dropout.forward = lambda self, x: _Dropped.apply(x) if self.p > 0 else x
     try:
         yield
     finally:
-        nn.LayerNorm.forward = real
+        nn.LayerNorm.forward, nn.Dropout.forward = norm, dropout
 
 
 def _fake_parameters(model: nn.Module) -> None:
