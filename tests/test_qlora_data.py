@@ -21,7 +21,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from diagnose.callbacks.qlora.data import TrainingData, load_data
-from diagnose.callbacks.qlora.encode import IGNORED, Encoded, encode
+from diagnose.callbacks.qlora.encode import IGNORED, ChatTemplateError, Encoded, encode
 from diagnose.callbacks.qlora.lengths import Lengths, choose_length, measure_lengths
 from diagnose.callbacks.qlora.split import held_out
 from diagnose.callbacks.qlora.tokenized import check_labels, tokenize_data
@@ -249,9 +249,37 @@ def test_labels_are_checked_in_rows_and_in_batches() -> None:
 def test_no_chat_template_and_one_that_refuses() -> None:
     with pytest.raises(TrainingInputError, match="no chat template"):
         encode({"messages": CONVERSATION}, tokenizer())
-    strict = chat_tokenizer("{% for m in messages %}{{ raise_exception('no system role') }}{% endfor %}")
-    with pytest.raises(TrainingInputError, match=r"refuses a conversation of system, user, .*: no system role"):
+    strict = chat_tokenizer(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}{% endfor %}"
+        + CHATML
+    )
+    with pytest.raises(ChatTemplateError, match=r"refuses a conversation of system, user, .*: no system role"):
         encode({"messages": CONVERSATION}, strict)
+
+
+def test_a_conversation_that_the_template_refuses_is_left_out_and_told(tmp_path: Path) -> None:
+    strict = chat_tokenizer("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML)
+    rows = [{"messages": CONVERSATION[1:]}, {"messages": CONVERSATION}, {"messages": CONVERSATION[1:3]}]
+    data = load_data(write(tmp_path / "train.jsonl", rows))
+    tokenized = tokenize_data(data, strict, max_length=256)
+    assert len(tokenized.train) == 2
+    assert tokenized.notes[-1].startswith("1 training examples left out: the chat template refuses a conversation of system")
+    assert tokenized.left_out[-1].place == "training example 1"
+    assert len(measure_lengths(data, strict).tokens) == 2
+    only = load_data(write(tmp_path / "only.jsonl", rows[1:2]))
+    for refused in (lambda: tokenize_data(only, strict, max_length=256), lambda: measure_lengths(only, strict)):
+        with pytest.raises(ChatTemplateError, match="no system role"):
+            refused()
+
+
+def test_many_sequences_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.callbacks.qlora.tokenized._BLOCK", 7)
+    words = tokenizer()
+    data = load_data(write(tmp_path / "train.jsonl", pairs(19)))
+    tokenized = tokenize_data(data, words, max_length=64)
+    assert [words.decode(row["input_ids"]) for row in tokenized.train] == [
+        f"{row['prompt']}{row['completion']}</s>" for row in data.train
+    ]
 
 
 @pytest.mark.parametrize(
