@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ for name in ("torch", "transformers", "trl", "datasets"):
 pytestmark = pytest.mark.train
 
 import torch
+import trl
 from datasets import Dataset, DatasetDict
 from tiny import llama, tokenizer
 from transformers import LlamaConfig, PreTrainedTokenizerFast
@@ -255,6 +257,36 @@ def test_no_chat_template_and_one_that_refuses() -> None:
     )
     with pytest.raises(ChatTemplateError, match=r"refuses a conversation of system, user, .*: no system role"):
         encode({"messages": CONVERSATION}, strict)
+
+
+TEMPLATES = sorted(
+    path for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja") if "training" not in path.stem
+)
+#: They take typed parts of messages, images among them, and no plain text.
+NOT_FOR_TEXT = ("idefics3", "llava_next", "smolvlm")
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"], ids=["plain", "thinking"])
+def test_the_templates_of_real_models_learn_the_answers_and_nothing_that_was_asked(path: Path, thought: str) -> None:
+    template = path.read_text()
+    words = tokenizer()
+    marks = sorted(set(re.findall(r"<[|｜]?[a-zA-Z_▁]+[|｜]?>", template)) - {"<think>"})  # noqa: RUF001 - DeepSeek's bars
+    words.add_special_tokens({"additional_special_tokens": marks})
+    words.chat_template = template
+    turns = [("user", "first question"), ("assistant", f"{thought}first answer")]
+    turns += [("user", "second question"), ("assistant", f"{thought}second answer")]
+    conversation = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    if path.stem in NOT_FOR_TEXT:
+        with pytest.raises(ChatTemplateError):
+            encode(conversation, words)
+        return
+    sequences = encode(conversation, words)
+    told = [learned(sequence, words) for sequence in sequences]
+    assert "".join(told).count("first answer") == 1
+    assert "".join(told).count("second answer") == 1
+    assert "question" not in "".join(told)
+    assert not [text for text in told if text.rstrip().endswith("answer")], "the end mark is not learned"
 
 
 def test_a_conversation_that_the_template_refuses_is_left_out_and_told(tmp_path: Path) -> None:

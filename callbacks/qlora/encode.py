@@ -25,6 +25,9 @@ IGNORED = -100
 #: The end mark is looked for in so many tokens from the end of an answer: templates put a line end after it.
 _MARK_WITHIN = 3
 
+#: So much of an answer's last line must be in the rendered text: some templates drop its thoughts, those for images all of it.
+_TAIL = 40
+
 
 class ChatTemplateError(TrainingInputError):
     """A chat template refuses one conversation, such as one with a system turn."""
@@ -70,6 +73,8 @@ def _conversation(messages: Sequence[Mapping[str, str]], first: int, tokenizer: 
     """The answers of a conversation from message `first` on, in one sequence if the template allows it."""
     answers = [i for i, message in enumerate(messages) if i >= first and message["role"] == "assistant"]
     whole = _render(messages, tokenizer)
+    if messages[-1]["content"].strip().rpartition("\n")[2][-_TAIL:] not in whole:
+        raise ChatTemplateError("the chat template leaves the answer out: it is made for something other than text turns")
     ids = _tokens(whole, tokenizer)
     spans = []
     for i in answers[:-1]:
