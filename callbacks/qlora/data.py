@@ -84,7 +84,7 @@ def load_data(train: str, validation: str | None = None, *, seed: int = 42, chat
     if validation is not None:
         given = _rows(validation, "validation")[0]
     if given is not None:
-        name = validation or f"the validation split of {train}"
+        name = validation or f"the {given.split} split of {train}"
         other = _examples(name, given, chat=chat)
         if kind_of(other.layout, chat=chat) != kind_of(source.layout, chat=chat):
             raise TrainingInputError(

@@ -57,10 +57,17 @@ class BadRow:
 
 @dataclass(slots=True)
 class Rows:
-    """What was read: the rows in their order, and those that could not be read."""
+    """What was read.
+
+    Attributes:
+        rows: in their order.
+        bad: those that could not be read.
+        split: the split that they are, where the source has several.
+    """
 
     rows: list[Row] = field(default_factory=list)
     bad: list[BadRow] = field(default_factory=list)
+    split: str = ""
 
 
 def read_rows(path: Path) -> Rows:
