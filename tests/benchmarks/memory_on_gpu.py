@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def train(config: dict[str, Any], device: torch.device, batch: int, length: int, *, checkpointing: bool) -> None:
-    """Three steps of two micro-batches. The peak is that of all of them, so of the last two, when the optimizer has its state."""
+    """Three steps of two micro-batches: from the second on the optimizer has its state, so the peak is of one of those."""
     gc.collect()  # the trainer of the setting before this one
     with tempfile.TemporaryDirectory() as folder:
         ids = [i % 300 for i in range(length)]
