@@ -4,6 +4,7 @@ DiagnoseError                what all of them are
 ├── ReadError                a path or a log that cannot be read
 │   └── NotALog              readable, but holds no training curve
 ├── ConfigError              an unknown rule, threshold or option, or a value out of its bounds
+├── TrainingInputError       a model, data or tokenizer that cannot be trained with as it is
 └── MissingExtraError        a part that needs a package which is not installed
 """
 
@@ -24,6 +25,10 @@ class NotALog(ReadError):
 
 class ConfigError(DiagnoseError):
     """An unknown rule, threshold or option, or a value out of its bounds."""
+
+
+class TrainingInputError(DiagnoseError):
+    """A model, data or tokenizer that cannot be trained with as it is; the message says the cure."""
 
 
 class MissingExtraError(DiagnoseError, ImportError):
