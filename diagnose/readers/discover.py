@@ -15,9 +15,8 @@ from diagnose.readers import events, jsonl, table, tensorboard, trainer_state
 from diagnose.readers.files import reason
 from diagnose.readers.same import told_once
 from diagnose.readers.sniff import LOG_NAMES, format_of
-from diagnose.readers.tree import Error, Files, walk
+from diagnose.readers.tree import Error, Files, is_checkpoint, walk
 
-_CHECKPOINT = re.compile(r"^(tmp-)?checkpoint[-_]\w+$")
 #: What a file that was named outright is taken for when its content does not tell.
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "table", ".tsv": "table", ".json": "state"}
 #: Reads an event file; one that remembers what it has read may stand in for the plain one.
@@ -91,7 +90,7 @@ def find_below(top: Path, root: Path, *, is_flat: bool = False, read_events: Eve
     sides = {child for folder in tree for child in (*_side_folders(folder, tree), *_curve_folders(folder, tree, read_events))}
     for folder, files in tree.items():
         for path in files.states:
-            home = folder.parent if _CHECKPOINT.match(folder.name) and folder != root else folder
+            home = folder.parent if is_checkpoint(folder.name) and folder != root else folder
             states.setdefault(home, []).append(path)
     told: dict[Path, list[Run]] = {}
     for folder, files in tree.items():
