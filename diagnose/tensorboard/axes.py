@@ -31,8 +31,8 @@ def axes_of(run: Run) -> list[Axis]:
 def place_on(run: Run, axis: Axis) -> Place | None:
     """How to place steps on an axis; None when the log does not tell.
 
-    Between two steps whose epoch or time is known, steps are placed in proportion; before the first and after the last, with
-    it. Time is in seconds since the first log.
+    Steps are placed in proportion between two whose epoch or time is known and differs: a log that rounds its epochs tells
+    several steps the same one. Time is in seconds since the first log.
     """
     if axis is Axis.STEP:
         return lambda steps: steps.astype(np.float64)
@@ -40,9 +40,21 @@ def place_on(run: Run, axis: Axis) -> Place | None:
     if known is None:
         return None
     good = np.isfinite(known.value)
-    steps, values = known.step[good].astype(np.float64), np.maximum.accumulate(known.value[good])
-    if values.size < 2 or values[-1] <= values[0]:  # noqa: PLR2004 - an axis needs two places
+    steps, values = known.step[good].astype(np.float64), known.value[good]
+    if not values.size:
+        return None
+    highest = np.maximum.accumulate(values)
+    rises = np.append(True, np.diff(highest) > 0)
+    steps, values = steps[rises], highest[rises]
+    if values.size < 2:  # noqa: PLR2004 - an axis needs two places
         return None
     if axis is Axis.TIME:
         values = values - values[0]
-    return lambda wanted: np.interp(wanted.astype(np.float64), steps, values)
+    pace = (values[-1] - values[0]) / (steps[-1] - steps[0])
+
+    def place(wanted: IntArray) -> FloatArray:
+        x = wanted.astype(np.float64)
+        beyond = np.maximum(x - steps[-1], 0.0) - np.maximum(steps[0] - x, 0.0)
+        return np.asarray(np.interp(x, steps, values) + beyond * pace)
+
+    return place
