@@ -25,6 +25,8 @@ _TAGS = {"train/lr": "train/learning_rate", "epoch": "train/epoch"}
 def events_of(run: Run, *, after: int = 0, until: int | None = None) -> Iterator[Any]:
     """The run's points as the Trainer's own TensorBoard callback logs them, step by step."""
     settings = {key: value for key, value in run.settings.items() if value is not None}
+    if "num_train_epochs" in settings:
+        settings.pop("max_steps", None)  # it would outweigh the epochs
     if not after:
         yield text("args", json.dumps(settings))
     for row in run.rows():

@@ -55,15 +55,14 @@ def curve(run: Run, report: Report | None, window: Window) -> dict[str, Any]:
     place = place_on(run, axis)
     assert place is not None  # steps are always known
     panels = _panels(run, report)
-    main = [run.series[name].value for name in panels[0]]
     return {
         "axis": axis.value,
         "axes": [known.value for known in axes_of(run)],
         "range": _range(run, place),
-        "is_log": scale_for(main).is_log,
         "panels": [
             {
-                "name": names[0],
+                "name": names[0] if names else "",
+                "is_log": _is_log(run, names, k),
                 "series": [_series(run.series[name], place, window, _role(name, names, k)) for name in names],
             }
             for k, names in enumerate(panels)
@@ -71,6 +70,12 @@ def curve(run: Run, report: Report | None, window: Window) -> dict[str, Any]:
         "places": _places(report, place),
         "is_whole": window.low is None and window.high is None,
     }
+
+
+def _is_log(run: Run, names: list[str], panel: int) -> bool:
+    """Whether a logarithmic scale shows more; below the losses only where it hides nothing, as it cannot be changed there."""
+    values = [run.series[name].value for name in names]
+    return scale_for(values).is_log and (panel == 0 or all(bool((v[np.isfinite(v)] > 0).all()) for v in values))
 
 
 def _role(name: str, names: list[str], panel: int) -> str:

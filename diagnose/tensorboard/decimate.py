@@ -35,22 +35,18 @@ def decimate(x: FloatArray, y: FloatArray, columns: int) -> IntArray:
     width = x[-1] - x[0]
     column = np.zeros(n) if width <= 0 else np.minimum(np.floor((x - x[0]) / width * columns), columns - 1)
     starts = np.flatnonzero(np.diff(column, prepend=-1))
-    ends = np.append(starts[1:], n) - 1
-    kept = np.zeros(n, dtype=bool)
-    kept[starts] = kept[ends] = True
+    counts = np.diff(np.append(starts, n))
     finite = np.isfinite(y)
-    for at, order in ((finite, y), (finite, -y)):
-        kept[_firsts(np.flatnonzero(at), column, order)] = True
-    bad = np.flatnonzero(~finite)
-    kept[_firsts(bad, column, np.arange(n))] = True
-    kept[_firsts(bad, column, -np.arange(n))] = True
+    lowest = np.repeat(np.minimum.reduceat(np.where(finite, y, np.inf), starts), counts)
+    highest = np.repeat(np.maximum.reduceat(np.where(finite, y, -np.inf), starts), counts)
+    kept = np.zeros(n, dtype=bool)
+    kept[starts] = kept[starts + counts - 1] = True
+    for extreme in (finite & (y == lowest), finite & (y == highest), ~finite):
+        at = np.flatnonzero(extreme)
+        kept[at[np.diff(column[at], prepend=-1) > 0]] = True
+    last_bad = np.flatnonzero(~finite)
+    kept[last_bad[np.diff(column[last_bad], append=columns) > 0]] = True
     return np.flatnonzero(kept)
-
-
-def _firsts(at: IntArray, column: FloatArray, order: FloatArray | IntArray) -> IntArray:
-    """Of the points `at`, the one of each column that comes first in an order."""
-    ranked = at[np.lexsort((order[at], column[at]))]
-    return np.asarray(ranked[np.diff(column[ranked], prepend=-1) != 0])
 
 
 def stretches(y: FloatArray) -> list[tuple[int, int]]:

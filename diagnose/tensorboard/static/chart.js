@@ -12,10 +12,11 @@ const MOST_MAIN = 430;
 /** Air at the right end of the axis, as a share of it. */
 const AIR = 0.012;
 
-/** Value of a line at the point nearest to a place. */
-function valueAt(line, x) {
+/** Value of a line at the point nearest to a place; undefined where the place is further than `air` beyond its ends. */
+function valueAt(line, x, air) {
   const { x: xs, y } = line;
-  if (!xs.length) return undefined;
+  const beyond = xs.length ? Math.max(x - xs[xs.length - 1], xs[0] - x) : 0;
+  if (!xs.length || (Number.isFinite(x) && beyond > air)) return undefined;
   let [low, high] = [0, xs.length - 1];
   while (high - low > 1) {
     const middle = (low + high) >> 1;
@@ -35,6 +36,7 @@ export class Charts {
     this.emphasis = new Set();
     this.legend = el("div", { class: "legend", "aria-live": "off" });
     this.stack = el("div", { class: "stack" });
+    this.caption = el("p", { class: "caption", "aria-live": "polite" });
     this.lanes = new Lanes({ active: on.active, pin: on.pin, zoom: on.zoomTo });
     this.element = el("div", { class: "charts" }, this.legend, this.stack);
     new ResizeObserver(() => this.resize()).observe(this.stack);
@@ -52,7 +54,7 @@ export class Charts {
     this.spans = spansOf(chosen.groups ?? [], this.places);
     for (const span of this.spans) span.finding.metric_shown = span.group.metric;
     const plan = this.plan(shown);
-    const look = JSON.stringify([shown.theme, shown.axis, shown.isLog, plan.map(({ name, lines }) => [name, lines.map((l) => [l.label, l.colour, l.isRaw, l.dash])])]);
+    const look = JSON.stringify([shown.theme, shown.axis, shown.isLog, plan.map(({ name, lines, isLog }) => [name, isLog, lines.map((l) => [l.label, l.colour, l.isRaw, l.dash])])]);
     if (look === this.look && this.panels.length) plan.forEach(({ lines }, i) => this.panels[i].setLines(lines, this.range()));
     else this.build(plan, look);
     this.plan_ = plan;
@@ -65,6 +67,7 @@ export class Charts {
     const isCompared = runs.length > 1;
     return runs[0].curve.panels.map((panel, p) => ({
       name: panel.name,
+      isLog: panel.is_log,
       lines: runs.flatMap((run, r) => {
         const same = p === 0 ? run.curve.panels[0] : run.curve.panels.find(({ name }) => name === panel.name);
         return (same?.series ?? []).flatMap((series) => this.lines(series, run, r, p, isCompared));
@@ -105,23 +108,23 @@ export class Charts {
     this.titles = [];
     this.stack.replaceChildren();
     const { axis, isLog } = this.shown;
-    this.panels = plan.map(({ name, lines }, p) => {
-      const title = el("div", { class: "panel-title" });
+    this.panels = plan.map(({ name, lines, isLog: isOwnLog }, p) => {
+      const title = el("div", { class: "panel-title" }, el("span", {}), el("b", {}));
       const box = el("div", { class: p === 0 ? "panel main" : "panel", "data-metric": name }, p > 0 && title);
       this.titles.push(title);
       this.stack.append(box);
-      if (p === 0) this.stack.append(this.lanes.element);
+      if (p === 0) this.stack.append(this.lanes.element, this.caption);
       const own = lines;
       return new Panel({
         element: box,
         lines: own,
         axis,
-        isLog: p === 0 && isLog,
+        isLog: p === 0 ? isLog : isOwnLog,
         isMain: p === 0,
         hasAxis: p === 0 || p === plan.length - 1,
         width: this.width(),
         height: this.height(p, plan.length),
-        on: { zoom: this.on.zoom, cursor: (x) => this.readout(x) },
+        on: { ...this.on, cursor: (x) => this.readout(x) },
         behind: (u) => paintBehind(u, own, this.spans, this.emphasis),
         front: (u) => paintFront(u, own, this.spans, this.emphasis, this.report, this.places),
       });
@@ -160,6 +163,12 @@ export class Charts {
 
   placeLanes() {
     if (this.panels.length) this.lanes.update(this.panels[0].plot, this.spans, this.active, this.pinned);
+    const span = this.spans.find(({ id }) => id === (this.active ?? this.pinned));
+    this.caption.hidden = !this.spans.length;
+    const hint = "Point at a finding to see where it lies, double click to zoom to it; drag over the chart to zoom.";
+    setText(this.caption, span ? `${span.group.letter} ${span.group.name}, ${span.finding.where}: ${span.finding.message}` : hint);
+    this.caption.classList.toggle("told", Boolean(span));
+    this.caption.title = span ? span.finding.message : "";
   }
 
   /** Where a finding lies, with air around it, for a zoom to it. */
@@ -179,7 +188,9 @@ export class Charts {
     const [main, ...others] = this.plan_;
     const shown = main.lines.filter((line) => !line.isRaw);
     const isOver = x !== null && x !== undefined;
-    const first = shown.length ? valueAt(shown[0], isOver ? x : Infinity) : undefined;
+    const [from, to] = this.range();
+    this.air = (to - from) * 0.03;
+    const first = shown.length ? valueAt(shown[0], isOver ? x : Infinity, Infinity) : undefined;
     const where = !first ? "" : isOver ? (axis === "step" ? `step ${place(first.step, "step")}` : `${axis} ${place(first.x, axis)} · step ${place(first.step, "step")}`) : "last";
     if (this.legendOf !== this.look) {
       this.legendOf = this.look;
@@ -196,15 +207,17 @@ export class Charts {
     }
     setText(this.where, where);
     shown.forEach((line, i) => setText(this.values[i], this.told(line, x, isOver)));
-    others.forEach(({ name, lines }, i) => {
+    others.forEach(({ name, lines, isLog }, i) => {
       const drawn = lines.filter((line) => !line.isRaw);
       const values = drawn.map((line) => this.told(line, x, isOver));
-      setText(this.titles[i + 1], `${name.replace(/^train\//, "")}  ${values.join(" · ")}`);
+      const [label, told] = this.titles[i + 1].children;
+      setText(label, `${name.replace(/^train\//, "")}${isLog ? ", log" : ""}`);
+      setText(told, values.join(" · "));
     });
   }
 
   told(line, x, isOver) {
-    const at = valueAt(line, isOver ? x : Infinity);
+    const at = valueAt(line, isOver ? x : Infinity, this.air);
     if (at === undefined) return "–";
     if (at.value !== null) return amount(at.value);
     return line.gaps.find((gap) => gap.first_step <= at.step && at.step <= gap.last_step)?.what ?? "NaN";

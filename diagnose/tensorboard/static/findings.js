@@ -115,10 +115,10 @@ export class Findings {
     }
   }
 
-  reveal(id) {
+  /** Open the card of a finding that is behind a "more". The page does not scroll: the chart is where the user looks. */
+  show(id) {
     const [letter, index] = id.split(":");
     if (Number(index) >= TOLD && !this.opened.has(letter)) this.open(letter);
-    this.entry(id)?.scrollIntoView({ block: "nearest", behavior: "smooth" });
   }
 
   onKey(event) {

@@ -87,6 +87,10 @@ class View {
     setText(this.status, [told.tally, busy, skipped].filter(Boolean).join(" · "));
     this.status.title = [told.source, ...told.skipped.slice(0, 20).map(({ path, reason }) => `not read: ${path}: ${reason}`)].join("\n");
     if (!told.order.length && told.is_read) this.showBlank(`No training curve in ${told.source} yet.`, told.skipped.length ? told.skipped.slice(0, 8).map(({ path, reason }) => `${path}: ${reason}`) : ["A run appears here as soon as it has logged a loss."]);
+    if (this.list.chosen !== this.choice.run && told.order.includes(this.choice.run)) {
+      this.list.choose(this.choice.run, this.choice.compare);
+      this.list.reveal();
+    }
     const isKnown = told.order.includes(this.choice.run);
     if (!isKnown && told.is_read && this.choice.run !== null && told.order.length) this.choice.run = null;
     if (this.choice.run === null && told.order.length) {
@@ -158,7 +162,7 @@ class View {
       .map((key) => this.runs.get(key))
       .filter((run) => run && (run === chosen || run.curve.axis === curve.axis))
       .map((run) => ({ key: run.told.key, name: run.told.name, curve: run.curve, report: run.told.report, groups: run.told.groups }));
-    const isLog = (this.choice.scale ?? (curve.is_log ? "log" : "linear")) === "log";
+    const isLog = (this.choice.scale ?? (curve.panels[0]?.is_log ? "log" : "linear")) === "log";
     const main = curve.panels[0]?.series ?? [];
     this.toolbar.update({
       axis: curve.axis, axes: curve.axes, isLog, smoothing: this.choice.smoothing, isZoomed: this.choice.zoom !== null, runs,
@@ -246,7 +250,7 @@ class View {
 
   pin(id) {
     this.mark(this.active, this.pinned === id ? null : id);
-    if (this.pinned) this.findings.reveal(this.pinned);
+    if (this.pinned) this.findings.show(this.pinned);
   }
 
   onKey(event) {

@@ -53,7 +53,7 @@ export function paintBehind(u, lines, spans, emphasis) {
       const left = canvasX(u, span.from);
       const width = Math.max(canvasX(u, span.to) - left, 2 * dpr);
       const isActive = emphasis.has(span.id);
-      ctx.globalAlpha = isActive ? 0.2 : 0.055;
+      ctx.globalAlpha = isActive ? 0.14 : 0.055;
       ctx.fillStyle = colour(span.group.severity);
       ctx.fillRect(left, bbox.top, width, bbox.height);
       if (!isActive) continue;
@@ -75,10 +75,10 @@ function paintGap(u, ctx, bbox, dpr, gap) {
   ctx.rect(left, bbox.top, width, bbox.height);
   ctx.clip();
   ctx.strokeStyle = colour("nan");
-  ctx.globalAlpha = 0.35;
+  ctx.globalAlpha = 0.28;
   ctx.lineWidth = dpr;
   ctx.beginPath();
-  for (let x = left - bbox.height; x < left + width; x += 7 * dpr) {
+  for (let x = left - bbox.height; x < left + width; x += 10 * dpr) {
     ctx.moveTo(x, bbox.top + bbox.height);
     ctx.lineTo(x + bbox.height, bbox.top);
   }
@@ -88,9 +88,11 @@ function paintGap(u, ctx, bbox, dpr, gap) {
 
 /** Over the curves: crosses and a word where values are not finite, best checkpoint, stop, and a letter on the curve. */
 export function paintFront(u, lines, spans, emphasis, report, places) {
+  u.letters = [];
   clipped(u, (ctx, bbox, dpr) => {
     ctx.font = `${11 * dpr}px Roboto, system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     paintNan(u, ctx, bbox, dpr, lines);
     if (!report) return;
     const { best, stop } = report;
@@ -206,6 +208,7 @@ function paintLetters(u, ctx, bbox, dpr, lines, spans, emphasis) {
     while (taken.some(([tx, ty]) => Math.abs(tx - x) < 2 * r && Math.abs(ty - y) < 2 * r) && y > bbox.top + r) y -= 2 * r;
     if (y <= bbox.top + r) continue;
     taken.push([x, y]);
+    u.letters.push({ id: span.id, x: (x - bbox.left) / dpr, y: (y - bbox.top) / dpr });
     ctx.globalAlpha = span.group.is_open ? 1 : 0.55;
     ctx.fillStyle = colour(span.group.severity);
     ctx.beginPath();
@@ -218,7 +221,12 @@ function paintLetters(u, ctx, bbox, dpr, lines, spans, emphasis) {
     ctx.fillText(span.group.letter, x, y + 0.5 * dpr);
     ctx.globalAlpha = 1;
   }
-  ctx.textAlign = "start";
+  ctx.textAlign = "left";
+}
+
+/** The letter of the last painting that lies at a point of the plot; null without one. */
+export function letterAt(u, x, y) {
+  return u.letters?.find((letter) => Math.hypot(letter.x - x, letter.y - y) <= LETTER_RADIUS + 2)?.id ?? null;
 }
 
 /** The strip below the losses: a button for each finding, as long as what it is about. */

@@ -1,6 +1,7 @@
 // One chart of the stack: uPlot with our axes, gaps that stay gaps, and a cursor that all charts share.
 
 import { amount, duration, whole } from "./format.js";
+import { letterAt } from "./marks.js";
 import { colour } from "./theme.js";
 import uPlot from "./vendor/uPlot.esm.js";
 
@@ -144,6 +145,16 @@ export class Panel {
       this.data(lines),
       options.element,
     );
+    const { over } = this.plot;
+    let under = null;
+    over.addEventListener("mousemove", (event) => {
+      const id = letterAt(this.plot, event.offsetX, event.offsetY);
+      if (id === under) return;
+      under = id;
+      over.style.cursor = id ? "pointer" : "";
+      options.on.active(id);
+    });
+    over.addEventListener("click", () => under && options.on.pin(under));
   }
 
   data(lines) {
