@@ -1,6 +1,6 @@
 """Log folders as a Trainer writes them for TensorBoard, made from recorded curves: for the tests of the view and its pictures.
 
-    python tests/tensorboard_logs.py FOLDER
+python tests/tensorboard_logs.py FOLDER
 """
 
 from __future__ import annotations

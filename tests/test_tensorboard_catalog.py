@@ -60,9 +60,13 @@ def zoo(root: Path) -> None:
     """Folders as trainers leave them: what belongs together lies side by side, above, below, or behind a link."""
     steps = range(10, 110, 10)
     write_recorded(root / "sweep", ["memorization", "lora-lr1e-3"])
-    write_events(root / "keras" / "train", [tensor("epoch_loss", s, s, dtype=1, float_val=[2 - s / 200]) for s in steps], v2=True)
+    write_events(
+        root / "keras" / "train", [tensor("epoch_loss", s, s, dtype=1, float_val=[2 - s / 200]) for s in steps], v2=True
+    )
     write_events(root / "keras" / "validation", [tensor("epoch_loss", s, s, dtype=1, float_val=[2.1]) for s in steps], v2=True)
-    write_events(root / "lightning" / "version_0", [loss(s, tag="train_loss_step") for s in steps] + [loss(99, 1.9, "val_loss")])
+    write_events(
+        root / "lightning" / "version_0", [loss(s, tag="train_loss_step") for s in steps] + [loss(99, 1.9, "val_loss")]
+    )
     write_events(root / "curves", [loss(s, tag="lr") for s in steps])
     write_events(root / "curves" / "Loss_train", [loss(s, 2 - s / 200, "Loss") for s in steps])
     write_events(root / "curves" / "Loss_val", [loss(s, 2.2 - s / 200, "Loss") for s in steps])

@@ -76,7 +76,9 @@ def test_a_window_has_all_its_points_and_one_on_either_side() -> None:
 
 def run_of(step, value, **series) -> Run:
     made = {"train/loss": value, **series}
-    made = {name: Series(name, np.asarray(step), np.asarray(v, dtype=float), np.ones(len(step), int)) for name, v in made.items()}
+    made = {
+        name: Series(name, np.asarray(step), np.asarray(v, dtype=float), np.ones(len(step), int)) for name, v in made.items()
+    }
     return Run("run", "run", made)
 
 

@@ -50,7 +50,7 @@ class ProviderSource:
         Yields:
             One run, or the several that one folder holds, at a time.
         """
-        listed = self._provider.list_scalars(experiment_id="", plugin_name=_SCALARS)
+        listed = self._provider.list_scalars(_context(), experiment_id="", plugin_name=_SCALARS)
         known: dict[str, tuple[object, Batch]] = {}
         for home, names in sorted(homes(listed).items()):
             stamp = tuple(
@@ -70,7 +70,11 @@ class ProviderSource:
 
         files = []
         read = self._provider.read_scalars(
-            experiment_id="", plugin_name=_SCALARS, downsample=_ALL, run_tag_filter=data.RunTagFilter(runs=sorted(names))
+            _context(),
+            experiment_id="",
+            plugin_name=_SCALARS,
+            downsample=_ALL,
+            run_tag_filter=data.RunTagFilter(runs=sorted(names)),
         )
         n_most = 0
         for name, prefix in names.items():
@@ -98,7 +102,7 @@ class ProviderSource:
         from tensorboard.data import provider as data
 
         wanted = data.RunTagFilter(runs=[name], tags=["args/text_summary"])
-        read = self._provider.read_tensors(experiment_id="", plugin_name=_TEXT, downsample=1, run_tag_filter=wanted)
+        read = self._provider.read_tensors(_context(), experiment_id="", plugin_name=_TEXT, downsample=1, run_tag_filter=wanted)
         found = {}
         for tag, points in read.get(name, {}).items():
             text = points[0].numpy.reshape(-1)[0] if points and points[0].numpy.size else b""
@@ -121,6 +125,13 @@ def homes(names: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         else:
             found.setdefault(path.parent.as_posix(), {})[name] = prefix
     return found
+
+
+def _context() -> Any:
+    """What providers want to know of the asker: nobody in particular."""
+    from tensorboard import context
+
+    return context.RequestContext()
 
 
 def _id(home: str) -> str:

@@ -96,6 +96,11 @@ SCROLL = """async () => {
 }"""
 
 
+def is_there(rows: list[dict[str, Any]]) -> bool:
+    """Whether the points that were appended are examined."""
+    return bool(rows) and not rows[0]["is_pending"] and rows[0]["last_step"] > 10 * LONG
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, browser() as chromium:
         many, one = Path(folder, "many"), Path(folder, "one")
@@ -120,9 +125,13 @@ def main() -> None:
             begun = time.perf_counter()
             with path.open("ab") as file:
                 file.write(added)
-            while not (row := server.json("runs", since=told)["rows"]) or row[0]["is_pending"] or row[0]["last_step"] == 10 * LONG:
+            while (
+                not (row := server.json("runs", since=told)["rows"]) or row[0]["is_pending"] or row[0]["last_step"] == 10 * LONG
+            ):
                 time.sleep(0.05)
-            print(f"  200 points more are examined {time.perf_counter() - begun:.2f} s after they were written (looked for every 5 s)")
+            print(
+                f"  200 points more are examined {time.perf_counter() - begun:.2f} s after they were written (looked for every 5 s)"
+            )
             page.close()
 
 
