@@ -42,10 +42,12 @@ class Server:
     def __init__(self, url: str, log: Path) -> None:
         self.url, self.log = url, log
 
-    def page(self, run: str | None = None, *, dark: bool = False, **choice: str) -> str:
-        """The URL of our tab."""
+    def page(self, run: str | None = None, *, dark: bool = False, framed: bool = True, **choice: str) -> str:
+        """The URL of our tab in TensorBoard, or of what is in its frame alone."""
         chosen = {**({} if run is None else {"run": run}), **choice}
         parts = [f"p.curve_doctor.{key}={quote(value, safe='')}" for key, value in chosen.items()]
+        if not framed:
+            return f"{self.url}/data/plugin_entry.html?name=curve_doctor#{'&'.join(parts)}"
         return f"{self.url}/{'?darkMode=true' if dark else ''}#" + "&".join(["curve_doctor", *parts])
 
     def get(self, route: str, **query: Any) -> tuple[int, bytes]:

@@ -125,13 +125,10 @@ def main() -> None:
             begun = time.perf_counter()
             with path.open("ab") as file:
                 file.write(added)
-            while (
-                not (row := server.json("runs", since=told)["rows"]) or row[0]["is_pending"] or row[0]["last_step"] == 10 * LONG
-            ):
+            while not is_there(server.json("runs", since=told)["rows"]):
                 time.sleep(0.05)
-            print(
-                f"  200 points more are examined {time.perf_counter() - begun:.2f} s after they were written (looked for every 5 s)"
-            )
+            took = time.perf_counter() - begun
+            print(f"  200 points more are examined {took:.2f} s after they were written (looked for every 5 s)")
             page.close()
 
 

@@ -40,9 +40,10 @@ export function writeUrl(choice) {
   for (const [key, value] of Object.entries(choice)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one) kept.push(`${PREFIX}${key}=${encodeURIComponent(one)}`);
   }
-  const hash = `#${kept.join("&")}`;
-  const page = outer();
-  if (page.location.hash !== hash) page.history.replaceState(page.history.state, "", hash);
+  const { location, history } = outer();
+  const hash = kept.length ? `#${kept.join("&")}` : "";
+  // our own page has a base for links: a hash alone would lead there
+  if (location.hash !== hash) history.replaceState(history.state, "", `${location.pathname}${location.search}${hash}`);
 }
 
 /** Call back when the user changes the URL, or goes back. */
