@@ -265,7 +265,7 @@ def test_axes_scale_and_smoothing(view: Page) -> None:
     assert view.find(".smoothing output").text_content() == "off"
     view.find(".smoothing input").fill("0.9")
     view.until("document.querySelector('.smoothing output').textContent === '0.90'")
-    view.until("document.querySelector('.legend .entry b').textContent !== '0.02113'")
+    view.until("document.querySelector('.legend .entry b').textContent !== '0.02115'")
 
 
 def test_the_cure_is_a_snippet_that_can_be_copied(view: Page) -> None:

@@ -107,7 +107,8 @@ def _range(run: Run, place: Place) -> list[float]:
 
 def _series(series: Series, place: Place, window: Window, role: str) -> dict[str, Any]:
     x = place(series.step)
-    y = smoothed(series.value, window.smoothing) if window.smoothing else series.value
+    is_smoothed = window.smoothing > 0 and series.name != LEARNING_RATE  # a schedule has no noise
+    y = smoothed(series.value, window.smoothing) if is_smoothed else series.value
     start = 0 if window.low is None else max(int(np.searchsorted(x, window.low)) - 1, 0)
     end = x.size if window.high is None else min(int(np.searchsorted(x, window.high, side="right")) + 1, x.size)
     columns = min(max(window.columns, LEAST_COLUMNS), MOST_COLUMNS)
@@ -121,7 +122,7 @@ def _series(series: Series, place: Place, window: Window, role: str) -> dict[str
     }
     kept = decimate(x[start:end], y[start:end], columns) + start
     told |= {"n_drawn": kept.size, "step": series.step[kept].tolist(), "x": _shorts(x[kept]), "y": _shorts(y[kept])}
-    if window.smoothing:
+    if is_smoothed:
         raw = decimate(x[start:end], series.value[start:end], columns) + start
         told["raw"] = {"x": _shorts(x[raw]), "y": _shorts(series.value[raw])}
     return told

@@ -73,7 +73,7 @@ def paint(page: Any, url: str) -> None:
     frame.locator(".detail .uplot").first.wait_for(timeout=60_000)
     print(f"  chart               {time.perf_counter() - begun:6.2f} s")
     inner = next(f for f in page.frames if "plugin_entry" in f.url)
-    inner.wait_for_function("!document.querySelector('.status').textContent.includes('ing')", timeout=300_000)
+    inner.wait_for_function("!document.querySelector('.status').textContent.match(/ing\b|ing,/)", timeout=300_000)
     print(f"  all examined        {time.perf_counter() - begun:6.2f} s: {inner.text_content('.status')}")
     entries = inner.evaluate("performance.timeOrigin - window.parent.performance.timeOrigin")
     paints = inner.evaluate("performance.getEntriesByType('paint').map((p) => [p.name, p.startTime])")

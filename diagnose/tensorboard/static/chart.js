@@ -12,11 +12,12 @@ const MOST_MAIN = 430;
 /** Air at the right end of the axis, as a share of it. */
 const AIR = 0.012;
 
-/** Value of a line at the point nearest to a place; undefined where the place is further than `air` beyond its ends. */
+/** Value of a line at the point nearest to a place, the last one at infinity; undefined where the place is further than `air` beyond its ends. */
 function valueAt(line, x, air) {
   const { x: xs, y } = line;
   const beyond = xs.length ? Math.max(x - xs[xs.length - 1], xs[0] - x) : 0;
   if (!xs.length || (Number.isFinite(x) && beyond > air)) return undefined;
+  if (!Number.isFinite(x)) return { value: y.at(-1), step: line.step.at(-1), x: xs.at(-1) };
   let [low, high] = [0, xs.length - 1];
   while (high - low > 1) {
     const middle = (low + high) >> 1;

@@ -30,7 +30,10 @@ class View {
     this.findings = new Findings(link);
     this.cure = new Cure();
     this.toolbar = new Toolbar({ set: (change) => this.set(change), compare: (key) => this.compare(key), reset: () => this.zoom(null) });
-    this.status = el("div", { class: "status", role: "status" });
+    this.tally = el("div", {});
+    this.pace = el("span", {});
+    this.skipped = el("details", { hidden: true }, el("summary", {}), el("ul", {}));
+    this.status = el("div", { class: "status" }, this.tally, this.pace, this.skipped);
     this.banner = el("div", { class: "banner", role: "alert", hidden: true });
     this.sign = el("span", { class: "verdict" });
     this.name = el("h1", {});
@@ -38,11 +41,13 @@ class View {
     this.story = el("p", { class: "headline" });
     this.warning = el("p", { class: "warning", hidden: true });
     this.blank = el("div", { class: "blank" }, el("p", {}, "Reading the logs…"));
+    this.undrawn = el("p", { class: "quiet undrawn", hidden: true }, "The log holds no loss to draw.");
     this.detail = el(
       "main", { class: "detail", hidden: true },
       el("header", { class: "head" }, el("div", { class: "title" }, this.sign, this.name, this.about), this.story, this.warning),
       this.toolbar.element,
       this.charts.element,
+      this.undrawn,
       el("div", { class: "below" }, this.findings.element, this.cure.element),
     );
     this.list.element.append(this.status);
@@ -83,9 +88,10 @@ class View {
     this.list.update(told);
     this.fail(told.failure ? { message: "Curve Doctor failed; TensorBoard itself is not concerned.", traceback: told.failure } : null, told.complaint);
     const busy = !told.is_read ? "reading…" : told.n_pending ? `examining, ${told.n_pending} to go…` : told.interval_s ? `live, every ${told.interval_s} s` : "";
-    const skipped = told.skipped.length ? `${told.skipped.length} not read` : "";
-    setText(this.status, [told.tally, busy, skipped].filter(Boolean).join(" · "));
-    this.status.title = [told.source, ...told.skipped.slice(0, 20).map(({ path, reason }) => `not read: ${path}: ${reason}`)].join("\n");
+    setText(this.tally, told.tally);
+    setText(this.pace, busy);
+    this.status.title = told.source;
+    this.showSkipped(told.skipped);
     if (!told.order.length && told.is_read) this.showBlank(`No training curve in ${told.source} yet.`, told.skipped.length ? told.skipped.slice(0, 8).map(({ path, reason }) => `${path}: ${reason}`) : ["A run appears here as soon as it has logged a loss."]);
     if (this.list.chosen !== this.choice.run && told.order.includes(this.choice.run)) {
       this.list.choose(this.choice.run, this.choice.compare);
@@ -98,6 +104,17 @@ class View {
       // wait a moment for a verdict: the worst run comes first
       if (first.verdict !== null || told.is_read) this.choose(told.order[0], { byUser: false });
     }
+  }
+
+  /** What looks like a log but gave no run, and why. */
+  showSkipped(skipped) {
+    const lines = skipped.map(({ path, reason }) => `${path}: ${reason}`);
+    const told = lines.join("\n");
+    if (told === this.skippedTold) return;
+    this.skippedTold = told;
+    this.skipped.hidden = !lines.length;
+    this.skipped.firstChild.textContent = `${lines.length} not read`;
+    this.skipped.lastChild.replaceChildren(...lines.map((line) => el("li", {}, line)));
   }
 
   showBlank(text, lines) {
@@ -168,8 +185,10 @@ class View {
       axis: curve.axis, axes: curve.axes, isLog, smoothing: this.choice.smoothing, isZoomed: this.choice.zoom !== null, runs,
       hidden: isLog ? main.reduce((n, series) => n + series.n_not_positive, 0) : 0,
     });
-    if (curve.panels[0]?.series.length) this.charts.show({ runs, axis: curve.axis, isLog, zoom: this.choice.zoom, theme: document.documentElement.dataset.theme });
-    this.charts.element.classList.toggle("none", !curve.panels[0]?.series.length);
+    if (main.length) this.charts.show({ runs, axis: curve.axis, isLog, zoom: this.choice.zoom, theme: document.documentElement.dataset.theme });
+    const isDrawn = main.length > 0;
+    this.charts.element.hidden = this.toolbar.element.hidden = !isDrawn;
+    this.undrawn.hidden = isDrawn;
     if (told.report) {
       this.findings.update(told.key, told.groups);
       this.cure.update(told);
