@@ -136,7 +136,7 @@ def test_the_command_is_there(kind: str, request: pytest.FixtureRequest, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["wheel_python", "editable_python"])
-def test_tensorboard_finds_the_view_and_all_that_its_page_needs(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_tensorboard_finds_the_view_and_its_page(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(
         "from importlib.metadata import distribution\n"
         "points = [p for p in distribution('curve-doctor').entry_points if p.group == 'tensorboard_plugins']\n"

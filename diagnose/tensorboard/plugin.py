@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ from diagnose.tensorboard.loader import PLUGIN_NAME, TAB_NAME
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".md": "text/plain"}
 _INDEX = "/static/index.js"
+#: Seconds between two looks for new data where TensorBoard does not say.
+_INTERVAL_S = 5.0
 
 Handler = Callable[["CurveDoctorPlugin", Request], Any]
 
@@ -62,6 +65,8 @@ class CurveDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def __init__(self, context: Any) -> None:
         self._context = context
+        self._catalog: Any = None
+        self._lock = threading.Lock()
 
     def get_plugin_apps(self) -> dict[str, Any]:
         return {
@@ -82,13 +87,17 @@ class CurveDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     def frontend_metadata(self) -> Any:
         return base_plugin.FrontendMetadata(es_module_path=_INDEX, tab_name=TAB_NAME)
 
-    @functools.cached_property
+    @property
     def catalog(self) -> Any:
-        """What was read and examined; made when the page first asks."""
-        from diagnose.tensorboard.catalog import Catalog
+        """What was read and examined; made when the page first asks, which it may do twice at once."""
+        with self._lock:
+            if self._catalog is None:
+                from diagnose.tensorboard.catalog import Catalog
 
-        interval_s = getattr(self._context.flags, "reload_interval", None)
-        return Catalog(self._find_source, _load_rules, 5.0 if interval_s is None else max(float(interval_s), 0.0))
+                interval_s = getattr(self._context.flags, "reload_interval", None)
+                wait_s = _INTERVAL_S if interval_s is None else max(float(interval_s), 0.0)
+                self._catalog = Catalog(self._find_source, _load_rules, wait_s)
+            return self._catalog
 
     @functools.cached_property
     def _provider_source(self) -> Any:

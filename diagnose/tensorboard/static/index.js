@@ -53,7 +53,13 @@ class View {
     this.list.element.append(this.status);
     root.append(this.banner, el("div", { class: "view" }, this.list.element, this.blank, this.detail));
     document.addEventListener("keydown", (event) => this.onKey(event));
-    document.addEventListener("visibilitychange", () => !document.hidden && this.poll());
+    document.addEventListener("visibilitychange", () => this.comeBack());
+    // TensorBoard hides the frames of tabs that are not looked at
+    this.isInView = true;
+    new IntersectionObserver((entries) => {
+      this.isInView = entries.at(-1).isIntersecting;
+      this.comeBack();
+    }).observe(document.documentElement);
     onUrl(() => this.followUrl());
     followTheme(() => this.draw());
     this.followUrl();
@@ -63,7 +69,8 @@ class View {
   /** Ask for news; the next question follows by itself. */
   async poll() {
     clearTimeout(this.timer);
-    if (document.hidden && this.state.is_read) return;
+    this.isAway = !this.isShown() && this.state.is_read;
+    if (this.isAway) return;
     let wait = 5000;
     try {
       const watch = [this.choice.run, ...this.choice.compare].filter(Boolean);
@@ -80,6 +87,17 @@ class View {
     }
     clearTimeout(this.timer);
     if (wait !== null) this.timer = setTimeout(() => this.poll(), wait);
+  }
+
+  isShown() {
+    return !document.hidden && this.isInView;
+  }
+
+  /** Go on where the tab is looked at again. */
+  comeBack() {
+    if (!this.isAway || !this.isShown()) return;
+    this.tellUrl();
+    this.poll();
   }
 
   take(told) {
@@ -226,10 +244,14 @@ class View {
   }
 
   afterChoice() {
-    const { run, compare, axis, scale, smoothing } = this.choice;
-    this.list.choose(run, compare);
-    writeUrl({ run, compare, axis: axis === "step" ? null : axis, scale, smoothing: smoothing || null });
+    this.list.choose(this.choice.run, this.choice.compare);
+    this.tellUrl();
     this.load().catch((error) => this.fail(error));
+  }
+
+  tellUrl() {
+    const { run, compare, axis, scale, smoothing } = this.choice;
+    writeUrl({ run, compare, axis: axis === "step" ? null : axis, scale, smoothing: smoothing || null });
   }
 
   followUrl() {

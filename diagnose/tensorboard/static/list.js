@@ -50,7 +50,7 @@ export class RunList {
 
   /** Bring the chosen run into view. */
   reveal() {
-    this.items.get(this.chosen)?.item.scrollIntoView({ block: "nearest" });
+    this.items.get(this.chosen)?.item.scrollIntoView({ block: "center" });
   }
 
   item(key) {
