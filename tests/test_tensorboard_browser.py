@@ -210,7 +210,7 @@ def test_marks_and_list_are_linked_by_hover_click_and_keyboard(view: Page) -> No
     view.page.keyboard.press("Escape")
     view.page.keyboard.press("Escape")
     view.find(".reset").wait_for(state="hidden")
-    card.locator("xpath=..").locator(".why").click()
+    view.find(".why").first.click()
     view.until("(document.querySelector('.explanation')?.textContent ?? '').includes('When it is wrong')")
 
 

@@ -28,8 +28,8 @@ _ROWS = 500
 _IDLE_S = 60.0
 #: A scan takes at most this share of the time.
 _SCAN_SHARE = 0.2
-#: Seconds between two lists while the first scan goes on.
-_PUBLISH_S = 0.2
+#: Seconds between two lists while the first scan goes on, and seconds of examining after each: there is a verdict to show soon.
+_PUBLISH_S, _GLIMPSE_S = 0.2, 0.1
 
 
 class Source(Protocol):
@@ -168,6 +168,9 @@ class Catalog:
             skipped += batch.skipped
             if not self.listing.is_read and time.monotonic() - told > _PUBLISH_S:
                 self._take(runs, skipped, source.name, is_read=False)
+                until = time.monotonic() + _GLIMPSE_S
+                while time.monotonic() < until and (entry := self._next_pending()) is not None:
+                    self._advance(entry)
                 told = time.monotonic()
         self._take(runs, skipped, source.name, is_read=True)
 

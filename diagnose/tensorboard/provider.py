@@ -6,13 +6,10 @@ is asked for, and a run of which it may have kept only a part carries a note tha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
-
-import numpy as np
 
 from diagnose.errors import NotALog
 from diagnose.model import Note, Run
@@ -88,12 +85,11 @@ class ProviderSource:
                 n_most = max(n_most, len(points))
             file.scalars = {tag: points for tag, points in file.scalars.items() if points[0]}
             files.append((file, prefix))
-        last = max((p[2][-1] for file, _ in files for p in file.scalars.values()), default=math.nan)
         try:
             runs = tensorboard.runs_of_files(files, id=_id(home), source=home, folder=_NOWHERE)
         except NotALog:
             return Batch(())
-        if self._kept and n_most >= self._kept and np.isfinite(last):
+        if self._kept and n_most >= self._kept:
             runs = [_sampled(run, self._kept) for run in runs]
         return Batch(tuple(runs))
 

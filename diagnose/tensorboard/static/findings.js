@@ -7,10 +7,12 @@ import { el } from "./dom.js";
 const TOLD = 2;
 
 export class Findings {
-  /** @param on `{ active(id | null), pin(id), zoom(id) }`; an id is `letter:index`. */
+  /** @param on `{ active(id | null), pin(id), zoom(id), fail(error) }`; an id is `letter:index`. */
   constructor(on) {
     this.on = on;
     this.opened = new Set();
+    this.explained = new Set();
+    this.explanations = new Map();
     this.body = el("div", { class: "cards", onkeydown: (event) => this.onKey(event) });
     this.element = el("section", { class: "findings", "aria-label": "Findings" }, el("h2", {}, "Findings"), this.body);
   }
@@ -19,7 +21,10 @@ export class Findings {
   update(key, groups) {
     const told = JSON.stringify([key, groups]);
     if (told === this.told) return;
-    if (key !== this.key) this.opened.clear();
+    if (key !== this.key) {
+      this.opened.clear();
+      this.explained.clear();
+    }
     this.told = told;
     this.key = key;
     this.groups = groups;
@@ -46,8 +51,9 @@ export class Findings {
         el("span", { class: "code" }, group.code),
         el("span", { class: "severity" }, group.severity),
         el("span", { class: "where" }, state),
-        el("button", { type: "button", class: "why", "aria-expanded": "false", onclick: (event) => this.explain(event.currentTarget, group.code) }, "Why?"),
+        el("button", { type: "button", class: "why", "aria-expanded": String(this.explained.has(group.code)), onclick: () => this.explain(group.code) }, "Why?"),
       ),
+      this.explained.has(group.code) && this.explanation(group.code),
       ...shown.map((finding, i) => this.finding(group, finding, i)),
       left > 0 && el("button", { type: "button", class: "more", onclick: () => this.open(group.letter) }, `${left} more, from step ${group.findings[shown.length].first_step}`),
     );
@@ -77,28 +83,33 @@ export class Findings {
 
   open(letter) {
     this.opened.add(letter);
-    this.told = null;
-    this.update(this.key, this.groups);
+    this.rebuild();
   }
 
-  async explain(button, code) {
-    const card = button.closest("article");
-    const known = card.querySelector(".explanation");
-    if (known) {
-      known.remove();
-      button.setAttribute("aria-expanded", "false");
-      return;
+  /** Open or close what a rule says of itself. */
+  async explain(code) {
+    if (!this.explained.delete(code)) this.explained.add(code);
+    if (!this.explanations.has(code)) {
+      try {
+        const told = await get("explain", { code });
+        this.explanations.set(code, [["", told.sentence], ...Object.entries(told.sections)]);
+      } catch (error) {
+        this.explained.delete(code);
+        this.on.fail(error);
+        return;
+      }
     }
-    button.setAttribute("aria-expanded", "true");
-    const box = el("div", { class: "explanation" });
-    card.querySelector("header").after(box);
-    try {
-      const told = await get("explain", { code });
-      box.append(el("p", {}, told.sentence));
-      for (const [title, text] of Object.entries(told.sections)) box.append(el("h3", {}, title), el("p", {}, text));
-    } catch (error) {
-      box.append(el("p", {}, error.message));
-    }
+    this.rebuild();
+  }
+
+  explanation(code) {
+    const parts = (this.explanations.get(code) ?? []).flatMap(([title, text]) => [title && el("h3", {}, title), el("p", {}, text)]);
+    return el("div", { class: "explanation" }, ...parts.filter(Boolean));
+  }
+
+  rebuild() {
+    this.told = null;
+    this.update(this.key, this.groups);
   }
 
   entry(id) {

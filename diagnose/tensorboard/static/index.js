@@ -15,6 +15,8 @@ const BUSY_MS = 400;
 const LEAST_MS = 1000;
 const ZOOM_MS = 150;
 const MOST_COMPARED = 6;
+/** Runs whose points are kept although they are not on the chart. */
+const MOST_KEPT = 20;
 const SMOOTH_MS = 120;
 
 class View {
@@ -27,7 +29,7 @@ class View {
     const link = { active: (id) => this.mark(id, this.pinned), pin: (id) => this.pin(id), zoom: (id) => this.zoomTo(id) };
     this.list = new RunList({ choose: (key) => this.choose(key), compare: (key) => this.compare(key) });
     this.charts = new Charts({ ...link, zoom: (range) => this.zoom(range), zoomTo: link.zoom });
-    this.findings = new Findings(link);
+    this.findings = new Findings({ ...link, fail: (error) => this.fail(error) });
     this.cure = new Cure();
     this.toolbar = new Toolbar({ set: (change) => this.set(change), compare: (key) => this.compare(key), reset: () => this.zoom(null) });
     this.tally = el("div", {});
@@ -115,6 +117,7 @@ class View {
       this.list.choose(this.choice.run, this.choice.compare);
       this.list.reveal();
     }
+    if (told.is_read) this.choice.compare = this.choice.compare.filter((key) => told.order.includes(key));
     const isKnown = told.order.includes(this.choice.run);
     if (!isKnown && told.is_read && this.choice.run !== null && told.order.length) this.choice.run = null;
     if (this.choice.run === null && told.order.length) {
@@ -161,6 +164,7 @@ class View {
     const wanted = { axis: this.choice.axis, smoothing: this.choice.smoothing || null, columns: this.charts.width() };
     if (this.choice.zoom) [wanted.from, wanted.to] = this.choice.zoom;
     const query = JSON.stringify(wanted);
+    if (this.runs.size > MOST_KEPT) for (const key of this.runs.keys()) if (!keys.includes(key)) this.runs.delete(key);
     const turn = (this.turn = (this.turn ?? 0) + 1);
     await Promise.all(keys.map((key) => this.fetchRun(key, wanted, query)));
     if (turn === this.turn) this.draw();

@@ -112,7 +112,7 @@ export class Panel {
             ...text,
             size: GUTTER,
             gap: 8,
-            splits: (u, i, low, high) => (isLog ? logTicks : linearTicks)(low, high, Math.max(2, Math.floor(u.bbox.height / (window.devicePixelRatio || 1) / (isMain ? 46 : 30)))),
+            splits: (u, i, low, high) => (isLog ? logTicks : linearTicks)(low, high, Math.max(2, Math.floor(u.bbox.height / (window.devicePixelRatio || 1) / (isMain ? 46 : 24)))),
             filter: (u, splits) => splits,
             values: (u, splits) => splits.map(amount),
           },
@@ -170,6 +170,9 @@ export class Panel {
       this.plot.setData(this.data(lines), false);
       this.setRange(range);
     });
+    // the points under a resting cursor are others now
+    const { left, top } = this.plot.cursor;
+    if (left >= 0) this.plot.setCursor({ left, top }, false);
   }
 
   setRange([min, max]) {
