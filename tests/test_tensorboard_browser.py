@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ SOON = 15_000
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("view") / "logs"
     write_recorded(root, NAMES)
+    values = [math.nan if 40 < s <= 60 else 2 - s / 200 for s in range(1, 101)]
+    write_events(root / "gap", [scalar("train/loss", s, v, s) for s, v in enumerate(values, 1)])
     for name in ODD:
         write_events(root / "odd" / name, [scalar("train/loss", s, 2.0 - s / 100, s) for s in range(10, 60, 10)])
     return root
@@ -111,19 +114,14 @@ def test_the_tab_is_there_and_lists_the_runs_worst_first(view: Page) -> None:
     view.page.get_by_text("Curve Doctor", exact=False).first.click()
     view.ready()
     names = view.texts(".run .name")
-    assert names[:5] == [
-        "memorization",
-        "nan-unfiltered",
-        "masked-eval-labels",
-        *sorted(view.texts('[data-verdict="INCONCLUSIVE"] .name'))[:2],
-    ]
+    assert names[:4] == ["memorization", "nan-unfiltered", "gap", "masked-eval-labels"]
     assert names[-2:] == ["lora-lr1e-3", "lora-lr3e-3"]
     assert view.texts(".heading span:first-child") == ["Sick", "Watch", "Inconclusive", "Healthy"]
     first = view.find(".run").first
     assert "eval/loss rose to 4.884" in first.text_content()
     assert view.texts(".chosen .fact") == ["best24", "stop72", "last240"]
     assert view.find("main h1").text_content() == "memorization"
-    assert "2 sick, 1 watch, 4 inconclusive, 2 healthy" in view.find(".status").text_content()
+    assert "2 sick, 2 watch, 4 inconclusive, 2 healthy" in view.find(".status").text_content()
 
 
 def test_marks_lie_at_the_steps_of_their_findings(view: Page) -> None:
@@ -172,6 +170,14 @@ def test_nan_is_a_gap_with_a_mark_and_no_line_is_drawn_in_it(view: Page) -> None
     assert train
     assert max(train) < first + 0.01
     assert view.texts(".legend .entry b") == ["NaN", "NaN"]
+    view.find('.run[data-run="gap"]').click()
+    view.until("document.querySelector('main h1').textContent === 'gap'")
+    low, high = 1 - 0.012 * 99, 100 + 0.012 * 99
+    first, last = ((step - low) / (high - low) for step in (40, 61))
+    train = painted(view, "--train")
+    assert [x for x in train if first + 0.01 < x < last - 0.01] == []
+    assert [x for x in train if x > last]
+    assert [x for x in painted(view, "--nan") if first < x < last]
     view.find('.run[data-run="lora-lr1e-3"]').click()
     view.until("document.querySelector('main h1').textContent === 'lora-lr1e-3'")
     view.until("document.querySelectorAll('.lane').length === 0")
@@ -221,7 +227,7 @@ def test_the_list_is_used_without_a_mouse(view: Page) -> None:
     assert view.frame.evaluate("document.activeElement.id") == "search"
     view.page.keyboard.type("lora")
     assert view.texts(".run .name") == ["lora-lr1e-3", "lora-lr3e-3"]
-    assert view.find(".count").text_content() == "2 of 9"
+    assert view.find(".count").text_content() == "2 of 10"
     view.page.keyboard.press("ArrowDown")
     view.page.keyboard.press("ArrowDown")
     view.until("document.querySelector('main h1').textContent === 'lora-lr3e-3'")
@@ -229,7 +235,7 @@ def test_the_list_is_used_without_a_mouse(view: Page) -> None:
     view.until("document.querySelector('main h1').textContent === 'lora-lr1e-3'")
     assert "p.curve_doctor.run=lora-lr1e-3" in view.page.url
     view.find("#search").press("Escape")
-    assert len(view.texts(".run .name")) == 9
+    assert len(view.texts(".run .name")) == 10
 
 
 def test_the_url_keeps_the_choice(view: Page) -> None:

@@ -28,10 +28,10 @@ export class Findings {
     this.told = told;
     this.key = key;
     this.groups = groups;
-    const focused = document.activeElement?.dataset?.finding;
+    const focused = document.activeElement?.dataset?.focus;
     this.body.replaceChildren(...(groups.length ? groups.map((group) => this.card(group)) : [el("p", { class: "quiet" }, "Nothing was found.")]));
     this.mark(this.active, this.pinned);
-    if (focused) this.entry(focused)?.focus({ preventScroll: true });
+    if (focused) this.body.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   card(group) {
@@ -51,7 +51,7 @@ export class Findings {
         el("span", { class: "code" }, group.code),
         el("span", { class: "severity" }, group.severity),
         el("span", { class: "where" }, state),
-        el("button", { type: "button", class: "why", "aria-expanded": String(this.explained.has(group.code)), onclick: () => this.explain(group.code) }, "Why?"),
+        el("button", { type: "button", class: "why", "data-focus": `why ${group.code}`, "aria-expanded": String(this.explained.has(group.code)), onclick: () => this.explain(group.code) }, "Why?"),
       ),
       this.explained.has(group.code) && this.explanation(group.code),
       ...shown.map((finding, i) => this.finding(group, finding, i)),
@@ -71,7 +71,7 @@ export class Findings {
     return el(
       "button",
       {
-        type: "button", class: "finding", "data-finding": id, "data-first": finding.first_step, "data-last": finding.last_step, "aria-pressed": "false",
+        type: "button", class: "finding", "data-finding": id, "data-focus": id, "data-first": finding.first_step, "data-last": finding.last_step, "aria-pressed": "false",
         title: "Click to keep it marked on the chart, double click to zoom to it",
         onmouseenter: () => this.on.active(id), onmouseleave: () => this.on.active(null),
         onfocus: () => this.on.active(id), onblur: () => this.on.active(null),
@@ -110,10 +110,6 @@ export class Findings {
   rebuild() {
     this.told = null;
     this.update(this.key, this.groups);
-  }
-
-  entry(id) {
-    return this.body.querySelector(`[data-finding="${CSS.escape(id)}"]`);
   }
 
   /** Show which finding is under the pointer and which is kept. */
