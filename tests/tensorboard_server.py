@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -90,6 +91,8 @@ def tensorboard(*arguments: str | Path, cwd: Path, **environment: str) -> Iterat
         cwd: where it is started.
         environment: variables besides those of this process.
     """
+    points = entry_points(group="tensorboard_plugins", name="curve_doctor")
+    assert points, "TensorBoard cannot find the plugin: install this checkout anew (pip install -e .)"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

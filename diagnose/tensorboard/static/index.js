@@ -26,6 +26,7 @@ class View {
     this.state = { boot: "", version: -1, order: [], is_read: false };
     this.active = null;
     this.pinned = null;
+    this.isToReveal = true;
     const link = { active: (id) => this.mark(id, this.pinned), pin: (id) => this.pin(id), zoom: (id) => this.zoomTo(id) };
     this.list = new RunList({ choose: (key) => this.choose(key), compare: (key) => this.compare(key) });
     this.charts = new Charts({ ...link, zoom: (range) => this.zoom(range), zoomTo: link.zoom });
@@ -62,6 +63,7 @@ class View {
       this.isInView = entries.at(-1).isIntersecting;
       this.comeBack();
     }).observe(document.documentElement);
+    for (const kind of ["wheel", "pointerdown", "keydown"]) this.list.element.addEventListener(kind, () => (this.isToReveal = false), { passive: true });
     onUrl(() => this.followUrl());
     followTheme(() => this.draw());
     this.followUrl();
@@ -115,8 +117,10 @@ class View {
     if (!told.order.length && told.is_read) this.showBlank(`No training curve in ${told.source} yet.`, told.skipped.length ? told.skipped.slice(0, 8).map(({ path, reason }) => `${path}: ${reason}`) : ["A run appears here as soon as it has logged a loss."]);
     if (this.list.chosen !== this.choice.run && told.order.includes(this.choice.run)) {
       this.list.choose(this.choice.run, this.choice.compare);
-      this.list.reveal();
     }
+    // rows change their places until all verdicts are there, or the user has taken the list in hand
+    if (this.isToReveal) this.list.reveal();
+    if (told.is_read && !told.n_pending) this.isToReveal = false;
     if (told.is_read) this.choice.compare = this.choice.compare.filter((key) => told.order.includes(key));
     const isKnown = told.order.includes(this.choice.run);
     if (!isKnown && told.is_read && this.choice.run !== null && told.order.length) this.choice.run = null;
@@ -147,6 +151,7 @@ class View {
   /** An error above all, or none. */
   fail(error, complaint = "") {
     this.banner.hidden = !error && !complaint;
+    this.banner.classList.toggle("complaint", !error);
     if (!error) {
       setText(this.banner, complaint);
       return;
