@@ -13,7 +13,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -91,8 +90,6 @@ def tensorboard(*arguments: str | Path, cwd: Path, **environment: str) -> Iterat
         cwd: where it is started.
         environment: variables besides those of this process.
     """
-    points = entry_points(group="tensorboard_plugins", name="curve_doctor")
-    assert points, "TensorBoard cannot find the plugin: install this checkout anew (pip install -e .)"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -111,6 +108,8 @@ def tensorboard(*arguments: str | Path, cwd: Path, **environment: str) -> Iterat
                 if process.poll() is not None or time.monotonic() > end:
                     raise AssertionError(f"TensorBoard did not start:\n{log.read_text(errors='replace')}") from None
                 time.sleep(0.05)
+        known = json.loads(server.raw("/data/plugins_listing")[1])
+        assert "curve_doctor" in known, "TensorBoard does not find the plugin: install this checkout anew (pip install -e .)"
         yield server
     finally:
         process.terminate()
