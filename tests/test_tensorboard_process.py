@@ -66,6 +66,7 @@ def test_an_empty_folder_and_a_configuration_of_ours_that_is_wrong(tmp_path: Pat
     with tensorboard("--logdir", tmp_path / "nothing", cwd=tmp_path) as server:
         told = server.settled()
         assert told["order"] == []
+        assert not json.loads(server.raw("/data/plugins_listing")[1])["curve_doctor"]["enabled"]
         assert "unknown rule 'CD999'" in told["complaint"]
 
 

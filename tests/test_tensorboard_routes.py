@@ -236,6 +236,15 @@ def test_the_entry_is_a_route_of_the_plugin() -> None:
     metadata = plugin.frontend_metadata()
     assert metadata.es_module_path in plugin.get_plugin_apps()
     assert metadata.tab_name == "Curve Doctor"
+
+
+def test_the_tab_is_active_where_there_is_a_log(tmp_path: Path) -> None:
+    plugin = CurveDoctorPlugin(context(tmp_path))
+    assert not CurveDoctorPlugin(context("")).is_active()
+    assert not plugin.is_active()
+    assert plugin.data_plugin_names() == ("scalars",)
+    (tmp_path / "out" / "checkpoint-5").mkdir(parents=True)
+    (tmp_path / "out" / "checkpoint-5" / "trainer_state.json").write_text("{}")
     assert plugin.is_active()
 
 

@@ -79,10 +79,15 @@ class CurveDoctorPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         }
 
     def is_active(self) -> bool:
-        return True
+        """Whether there is a log in the folder, be it one that TensorBoard itself does not read. The first one settles it."""
+        from diagnose.readers.sniff import is_log_name
+
+        if not self._context.logdir:
+            return False
+        return any(is_log_name(name) for _, _, names in os.walk(self._root) for name in names)
 
     def data_plugin_names(self) -> tuple[str, ...]:
-        return ()
+        return ("scalars",)
 
     def frontend_metadata(self) -> Any:
         return base_plugin.FrontendMetadata(es_module_path=_INDEX, tab_name=TAB_NAME)
