@@ -87,7 +87,7 @@ def paint(page: Any, url: str) -> None:
     frame.locator(".detail .uplot").first.wait_for(timeout=60_000)
     page.wait_for_timeout(500)
     inner = next(f for f in page.frames if "plugin_entry" in f.url)
-    inner.wait_for_function("!document.querySelector('.status').textContent.match(/ing\b|ing,/)", timeout=300_000)
+    inner.wait_for_function("!document.querySelector('.status').textContent.includes('…')", timeout=300_000)
     done = time.perf_counter() - begun
     opened = inner.evaluate("performance.timeOrigin - window.parent.performance.timeOrigin") / 1000
     painted, data = inner.evaluate("painted"), inner.evaluate(DATA)
