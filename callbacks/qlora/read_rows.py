@@ -177,7 +177,14 @@ def _read_json_lines(file: Path, text: str, found: Rows) -> None:
 
 
 def _read_csv(file: Path, text: str, found: Rows) -> None:
-    csv.field_size_limit(sys.maxsize)  # the default, 131,072 characters, is less than a long conversation
+    before = csv.field_size_limit(sys.maxsize)  # the default, 131,072 characters, is less than a long conversation
+    try:
+        _read_table(file, text, found)
+    finally:
+        csv.field_size_limit(before)  # it is the whole process's, and other readers count on it
+
+
+def _read_table(file: Path, text: str, found: Rows) -> None:
     first = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max("\t,;" if _suffix(file) == ".tsv" else ",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
