@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.compared_run import Seen, look, named_apart
+from diagnose.curves import Curves
 from diagnose.loss_differences import Difference, Point, best_of, difference, gap_noise, last_of
-from diagnose.model import Kind, Report, Run
+from diagnose.model import Change, Kind, Report, Run
 from diagnose.names import TRAIN_LOSS
-from diagnose.rate_sweep import Sweep, Trial, sweep_of
+from diagnose.next_rate import Try, next_rate
+from diagnose.prescribe import output_dir, usual_range
+from diagnose.rate_sweep import Next, Sweep, Trial, sweep_of
 from diagnose.rules.base import Rule
 from diagnose.rules.settings import TOO_FAST
 from diagnose.settings_changed import BATCH, RATE, Changed, Known, changed_settings, unconnected
@@ -72,7 +75,8 @@ class Comparison:
         leaders: the runs that no other is better than beyond noise; empty where they cannot be ranked.
         warning: when too much changed at once to tell what helped.
         cautions: what else to keep in mind.
-        sweep: when the runs differ in nothing but the learning rate.
+        sweep: when three runs or more differ in nothing but the learning rate.
+        next: the run to make next, of two that differ in nothing but the learning rate; None where the better is to be kept.
     """
 
     entries: tuple[Entry, ...]
@@ -83,6 +87,7 @@ class Comparison:
     warning: str | None
     cautions: tuple[str, ...]
     sweep: Sweep | None
+    next: Next | None = None
 
 
 def compare(runs: Sequence[Run], rules: Sequence[Rule] | None = None) -> Comparison:
@@ -116,6 +121,7 @@ def compare(runs: Sequence[Run], rules: Sequence[Rule] | None = None) -> Compari
         warning=_warning(seen, changed),
         cautions=(*unranked, *_cautions(seen, changed, differences, better)),
         sweep=sweep,
+        next=_next_of_two(seen, metric) if only_rate and len(seen) == 2 else None,  # noqa: PLR2004 - more are a sweep
     )
 
 
@@ -262,6 +268,26 @@ def _sweep(seen: Sequence[Seen], metric: str | None) -> Sweep | None:
     settings = next(s.known.values for s in seen)
     is_logged = any(s.known.is_rate_logged for s in seen)
     return sweep_of(trials, metric if by_eval and metric is not None else TRAIN_LOSS, settings, is_logged=is_logged)
+
+
+def _next_of_two(seen: Sequence[Seen], metric: str | None) -> Next | None:
+    """The learning rate to try after two, by the evaluation loss; the better counts as the one that was made last."""
+    if metric is None:
+        return None
+    tries = []
+    for s in seen:
+        track, verdict = s.curves.get(metric), s.report.learning_rate
+        low = best_of(track)
+        if s.known.rate is None or verdict is None or track is None or not track.head:
+            return None
+        loss = math.nan if low is None or s.is_lost else low.value
+        tries.append(Try(s.known.rate, track.head[0], loss, verdict))
+    tries.sort(key=lambda t: -t.loss if math.isfinite(t.loss) else -math.inf)
+    found = next_rate(tries, usual_range(seen[0].curves))
+    if found is None:
+        return None
+    change = Change(RATE, tries[-1].rate, found.rate)
+    return Next(found.rate, found.why, output_dir(Curves(seen[0].known.values), (change,)))
 
 
 def _few(ids: Sequence[str]) -> str:

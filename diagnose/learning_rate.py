@@ -6,6 +6,7 @@ fitted to recorded sweeps whose truth is known (`fixtures/fit_rate.py`), weighs 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -120,10 +121,17 @@ def _weighed(features: Mapping[str, float], curves: Curves) -> LearningRateVerdi
     evidence = tuple(_told(features, curves.last_step))
     if chances[best] < _SURE or (opposite != best and chances[opposite] > _OPPOSITE):
         said = ", ".join(f"{d} {chances[d]:.0%}" for d in DIRECTIONS)
-        return _unknown(curves, f"the signs disagree ({said})", evidence)
+        unsure = _unknown(curves, f"the signs disagree ({said})", evidence)
+        return dataclasses.replace(unsure, chances=_rounded(chances))
+    return dataclasses.replace(_advised(best, features, curves, chances[best], evidence), chances=_rounded(chances))
+
+
+def _advised(
+    best: str, features: Mapping[str, float], curves: Curves, chance: float, evidence: tuple[Evidence, ...]
+) -> LearningRateVerdict:
     if best == "hold":
         why = "a higher rate would hardly gain, and nothing says that this one is too high"
-        return _made(RateDirection.HOLD, None, curves, chances[best], evidence, why)
+        return _made(RateDirection.HOLD, None, curves, chance, evidence, why)
     if best == "down":
         times = 2 if features["fallen"] <= 0 else 1
         why = "the loss rose early or came to rest far above where it could go: the rate is past its edge"
@@ -133,8 +141,12 @@ def _weighed(features: Mapping[str, float], curves: Curves) -> LearningRateVerdi
         cure = prescribe.raise_rate(curves, why)
     change = _rate_change(cure)
     if change is None:
-        return _made(RateDirection.HOLD, None, curves, chances[best], evidence, cure.advice)
-    return _made(RateDirection(best), change, curves, chances[best], evidence, cure.why)
+        return _made(RateDirection.HOLD, None, curves, chance, evidence, cure.advice)
+    return _made(RateDirection(best), change, curves, chance, evidence, cure.why)
+
+
+def _rounded(chances: Mapping[str, float]) -> dict[str, float]:
+    return {direction: round(chance, 3) for direction, chance in chances.items()}
 
 
 def _told(features: Mapping[str, float], step: int) -> list[Evidence]:

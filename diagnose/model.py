@@ -346,6 +346,7 @@ class LearningRateVerdict:
         confidence: share of recorded sweeps' runs of this look for which the direction was right; 0 for unknown.
         evidence: the comparisons behind it.
         reason: one sentence.
+        chances: of up, hold and down, where the course of the loss was weighed; empty where a finding or want of data decided.
     """
 
     direction: RateDirection
@@ -355,6 +356,7 @@ class LearningRateVerdict:
     confidence: float
     evidence: tuple[Evidence, ...]
     reason: str
+    chances: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Comparing runs: what is called better is better beyond noise, and what cannot be told is not told."""
 
+import dataclasses
 import io
 import json
 import math
@@ -457,7 +458,8 @@ def test_the_json_document(logs: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (code, err) == (0, "")
     told = json.loads(out, parse_constant=pytest.fail)
     assert list(told) == [
-        "schema", "runs", "changed", "differences", "better", "leaders", "warning", "cautions", "sweep", "skipped",
+        "schema", "runs", "changed", "differences", "better", "leaders", "warning", "cautions", "sweep", "next",
+        "skipped",
     ]  # fmt: skip
     assert [r["id"] for r in told["runs"]] == ["lora-lr1e-3", "lora-lr3e-3", "lora-lr3e-1"]
     assert [c["setting"] for c in told["changed"]] == ["learning_rate"]
@@ -517,3 +519,15 @@ def test_colour_is_left_out_of_a_pipe(logs: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=kept | given, check=True)
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 60
+
+
+def test_two_rates_give_the_next_one():
+    runs = recorded("lora-lr3e-4", "lora-lr1e-3")
+    found = compare(runs)
+    assert found.sweep is None
+    assert found.next is not None
+    assert found.next.rate == pytest.approx(3e-3, rel=0.01)
+    assert comparison_to_dict(found)["next"]["rate"] == found.next.rate
+    assert "The learning rate to try next\n    next    3e-3" in shown(found)
+    held = compare([dataclasses.replace(run, settings={**run.settings, "method": "lora"}) for run in runs])
+    assert held.next is None  # both are at or above the usual range of the method

@@ -11,6 +11,7 @@ from rich.text import Text
 from diagnose.compare import Comparison, Entry
 from diagnose.loss_differences import Difference
 from diagnose.model import SETTINGS, Setting, Severity, Status
+from diagnose.rate_sweep import Next
 from diagnose.report import words
 from diagnose.report.sweep import draw_sweep
 from diagnose.report.table import cell
@@ -44,6 +45,9 @@ class ComparisonView:
         _losses(page, self.found)
         _runs(page, self.found.entries)
         _sweep(page, self.found)
+        if self.found.next is not None:
+            page.title("The learning rate to try next")
+            _next(page, self.found.next)
         if self.found.cautions:
             page.title("Keep in mind")
             for text in self.found.cautions:
@@ -199,8 +203,10 @@ def _sweep(page: Page, found: Comparison) -> None:
         )
     elif math.isfinite(min(sweep.bests, default=math.nan)):
         page.paragraph(("no rate moved the loss", ""), label=" " * _INDENT + "serve", indent=_INDENT + 8)
-    page.paragraph(
-        (f"{words.setting(sweep.next.rate)}: {sweep.next.why}", ""), label=" " * _INDENT + "next", indent=_INDENT + 8
-    )
-    if sweep.next.output_dir is not None:
-        page.paragraph((sweep.next.output_dir, ""), label=" " * _INDENT + "folder", indent=_INDENT + 8)
+    _next(page, sweep.next)
+
+
+def _next(page: Page, found: Next) -> None:
+    page.paragraph((f"{words.setting(found.rate)}: {found.why}", ""), label=" " * _INDENT + "next", indent=_INDENT + 8)
+    if found.output_dir is not None:
+        page.paragraph((found.output_dir, ""), label=" " * _INDENT + "folder", indent=_INDENT + 8)

@@ -8,7 +8,7 @@ from typing import Any
 from diagnose.compare import Comparison, Entry
 from diagnose.loss_differences import Difference
 from diagnose.model import SCHEMA
-from diagnose.rate_sweep import Sweep
+from diagnose.rate_sweep import Next, Sweep
 
 
 def comparison_to_dict(found: Comparison, skipped: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
@@ -40,6 +40,7 @@ def comparison_to_dict(found: Comparison, skipped: Iterable[tuple[str, str]] = (
         "warning": found.warning,
         "cautions": list(found.cautions),
         "sweep": None if found.sweep is None else _sweep(found.sweep),
+        "next": None if found.next is None else _next(found.next),
         "skipped": [{"path": path, "reason": reason} for path, reason in skipped],
     }
 
@@ -91,5 +92,9 @@ def _sweep(found: Sweep) -> dict[str, Any]:
         "finals": list(found.finals),
         "best_rate": found.best_rate,
         "band": None if found.band is None else list(found.band),
-        "next": {"rate": found.next.rate, "output_dir": found.next.output_dir, "why": found.next.why},
+        "next": _next(found.next),
     }
+
+
+def _next(found: Next) -> dict[str, Any]:
+    return {"rate": found.rate, "output_dir": found.output_dir, "why": found.why}

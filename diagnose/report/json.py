@@ -110,6 +110,7 @@ def _learning_rate(found: LearningRateVerdict | None) -> dict[str, Any] | None:
         "confidence": found.confidence,
         "evidence": [_evidence(e) for e in found.evidence],
         "reason": found.reason,
+        "chances": dict(found.chances) or None,
     }
 
 
