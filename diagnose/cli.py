@@ -39,10 +39,11 @@ Examine training curves: NaN, spikes, flat loss, memorization, and what to chang
   diagnose PATH...            one line a run
   diagnose PATH... --report   each run with its curve, findings and what to do
   diagnose compare PATH...    what changed from run to run, and which run is better
+  diagnose plan --model NAME  what fits the GPU, before a training
   diagnose rules              list the rules
   diagnose explain RULE       all about one rule, by code or name
 
-A folder called `rules`, `explain` or `compare` is written ./rules, and so on."""
+A folder called `rules`, `explain`, `compare` or `plan` is written ./rules, and so on."""
 
 _EPILOG = """\
 exit codes: 0 nothing at or above --fail-on, 1 findings, 2 could not run
@@ -98,6 +99,8 @@ def _run(argv: list[str]) -> int:
         return _explain(argv[1:])
     if argv[:1] == ["compare"]:
         return _compare(argv[1:])
+    if argv[:1] == ["plan"]:
+        return _plan(argv[1:])
     return _examine(argv)
 
 
@@ -136,6 +139,13 @@ def _compare(argv: list[str]) -> int:
     else:
         _print(cli_compare.as_view(found), output)
     return _exit_code([entry.report for entry in found.entries], "never")
+
+
+def _plan(argv: list[str]) -> int:
+    from diagnose.callbacks.qlora import plan_cli
+
+    _print(plan_cli.main(argv, _Parser))
+    return EXIT_OK
 
 
 def _output(path: str | None) -> Path | None:

@@ -17,6 +17,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from diagnose.callbacks.qlora.read_rows import type_name
+
 Kind = Literal["messages", "prompt-completion", "text"]
 Layout = Literal["messages", "sharegpt", "prompt-completion", "alpaca", "text"]
 
@@ -109,7 +111,9 @@ def example_of(row: Mapping[str, Any], layout: Layout, *, chat: bool) -> dict[st
         name = "messages" if row.get("messages") is not None else "conversations"
         return {"messages": _answered([_message(turn, "role", "content") for turn in _list(row[name], name)])}
     if layout == "sharegpt":
-        return {"messages": _answered([_message(turn, "from", "value") for turn in _list(row["conversations"], "conversations")])}
+        return {
+            "messages": _answered([_message(turn, "from", "value") for turn in _list(row["conversations"], "conversations")])
+        }
     if layout == "alpaca":
         return _alpaca(row, chat=chat)
     if layout == "text":
@@ -129,7 +133,7 @@ def _alpaca(row: Mapping[str, Any], *, chat: bool) -> dict[str, Any]:
     instruction, answer = _text(row[asked], asked), _text(row[answered], "answer")
     context = row.get(about) or ""
     if not isinstance(context, str):
-        raise BadExampleError(f"{about} is a {_type(context)}, not text")
+        raise BadExampleError(f"{about} is {type_name(context)}, not text")
     if chat:
         question = f"{instruction}\n\n{context}" if context.strip() else instruction
         return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
@@ -150,13 +154,13 @@ def _turns(value: Any) -> list[Any]:
 def _list(value: Any, name: str) -> list[Any]:
     turns = _turns(value)
     if not turns:
-        raise BadExampleError(f"{name} is empty" if value == [] else f"{name} is a {_type(value)}, not a list of turns")
+        raise BadExampleError(f"{name} is empty" if value == [] else f"{name} is {type_name(value)}, not a list of turns")
     return turns
 
 
 def _message(turn: Any, speaker: str, said: str) -> dict[str, str]:
     if not isinstance(turn, dict):
-        raise BadExampleError(f"a turn is a {_type(turn)}, not an object with {speaker!r} and {said!r}")
+        raise BadExampleError(f"a turn is {type_name(turn)}, not an object with {speaker!r} and {said!r}")
     who = turn.get(speaker)
     role = who if speaker == "role" and who in _ROLES else _SPEAKERS.get(who) if isinstance(who, str) else None
     if role is None:
@@ -171,7 +175,7 @@ def _message(turn: Any, speaker: str, said: str) -> dict[str, str]:
             raise BadExampleError("a turn holds something other than text")
         content = "".join(part for part in parts if part is not None)
     if not isinstance(content, str):
-        raise BadExampleError(f"the {said} of a turn is a {_type(content)}, not text")
+        raise BadExampleError(f"the {said} of a turn is {type_name(content)}, not text")
     if role == "assistant" and not content.strip():
         raise BadExampleError("empty answer")
     return {"role": role, "content": content}
@@ -188,12 +192,7 @@ def _answered(messages: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise BadExampleError(f"{name} is a {_type(value)}, not text")
+        raise BadExampleError(f"{name} is {type_name(value)}, not text")
     if not value.strip():
         raise BadExampleError(f"empty {name}")
     return value
-
-
-def _type(value: Any) -> str:
-    names = {"NoneType": "missing value", "int": "number", "float": "number", "str": "text", "dict": "object"}
-    return names.get(type(value).__name__, type(value).__name__)

@@ -187,7 +187,9 @@ def _reasons(bad: Sequence[BadRow]) -> str:
 def _split_note(n_validation: int, n_train: int, seed: int) -> str:
     n = n_validation + n_train
     if not n_validation:
-        return f"no validation set: {_count(n, 'example')} are too few to hold some out ({TOO_FEW} needed); give a validation file"
+        return (
+            f"no validation set: {_count(n, 'example')} are too few to hold some out ({TOO_FEW} needed); give a validation file"
+        )
     why = f"; a tenth, since fewer than {ENOUGH}" if n < ENOUGH else ""
     return f"{_count(n_validation, 'example')} of {n} held out for validation (seed {seed}{why})"
 

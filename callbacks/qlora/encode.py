@@ -103,7 +103,7 @@ def _render(messages: Sequence[Mapping[str, str]], tokenizer: Any, *, opened: bo
         )
     try:
         return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
-    except Exception as error:  # noqa: BLE001 - a template raises whatever its author wrote, jinja's errors and others
+    except Exception as error:  # a template raises what its author wrote, and jinja's own errors
         roles = ", ".join(message["role"] for message in messages)
         raise TrainingInputError(f"the chat template refuses a conversation of {roles}: {error}") from error
 

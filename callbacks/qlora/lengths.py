@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,7 +76,7 @@ class Lengths:
         drawn = Table(box=None, show_header=False, padding=(0, 1))
         edges = [0, *(choice for choice in (128, 256, *CHOICES) if choice < 2 * self.tokens.max()), int(self.tokens.max())]
         edges = sorted({min(edge, int(self.tokens.max())) for edge in edges})
-        counts = [int(((self.tokens > low) & (self.tokens <= high)).sum()) for low, high in zip(edges, edges[1:], strict=False)]
+        counts = [int(((self.tokens > low) & (self.tokens <= high)).sum()) for low, high in pairwise(edges)]
         for high, count in zip(edges[1:], counts, strict=True):
             mark = "max_length" if high == self.max_length else ""
             drawn.add_row(f"to {high:,}", "█" * round(_BAR * count / max(counts)), f"{count / len(self.tokens):.1%}", mark)

@@ -144,7 +144,7 @@ def _read_json(file: Path, text: str, found: Rows) -> None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if text.lstrip().startswith("[") and _suffix(file) in (".jsonl", ".ndjson"):
+        if _suffix(file) in (".jsonl", ".ndjson"):
             _read_json_lines(file, text, found)
             return
         raise TrainingInputError(f"{file} is not valid JSON: {error}; with one example a line, name it .jsonl") from None
@@ -210,7 +210,7 @@ def _table_rows(table: Any) -> Iterator[dict[str, Any]]:
 
 def _add(found: Rows, place: str, value: Any) -> None:
     if not isinstance(value, dict):
-        found.bad.append(BadRow(place, f"is a {type(value).__name__}, not an object with columns"))
+        found.bad.append(BadRow(place, f"is {type_name(value)}, not an object with columns"))
     elif _has_broken_text(value):
         found.bad.append(BadRow(place, "holds bytes that are not UTF-8 text"))
     else:
@@ -228,3 +228,21 @@ def _has_broken_text(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_has_broken_text(item) for item in value.values())
     return isinstance(value, list) and any(_has_broken_text(item) for item in value)
+
+
+def type_name(value: Any) -> str:
+    """What a value is, in words of the data's author.
+
+    >>> type_name(4), type_name({}), type_name(None)
+    ('a number', 'an object', 'missing')
+    """
+    names = {
+        "NoneType": "missing",
+        "int": "a number",
+        "float": "a number",
+        "str": "text",
+        "dict": "an object",
+        "bool": "true or false",
+    }
+    name = type(value).__name__
+    return names.get(name, f"a {name}")

@@ -47,7 +47,7 @@ def read_saved(path: Path, split: str) -> tuple[Rows, Rows | None]:
 
     try:
         loaded = load_from_disk(str(path))
-    except Exception as error:  # noqa: BLE001 - a damaged folder raises what Arrow and json raise
+    except Exception as error:
         raise TrainingInputError(f"{path} is a damaged data set: {_line(error)}; save it again with save_to_disk") from error
     return _splits(str(path), loaded, split)
 
@@ -70,7 +70,7 @@ def read_hub(name: str, split: str) -> tuple[Rows, Rows | None]:
     repository, _, configuration = name.partition(":")
     try:
         loaded = load_dataset(repository, configuration or None)
-    except Exception as error:  # noqa: BLE001 - the hub, its cache and the builders raise many kinds
+    except Exception as error:
         raise TrainingInputError(
             f"{name} is no file or folder here, and cannot be loaded from the hub ({_line(error)}): "
             "check the path; or the name and the network; or download it first and give its folder"

@@ -48,7 +48,7 @@ def held_out(examples: Sequence[Any], *, seed: int) -> list[int]:
     Returns:
         Their indexes, in order; empty where there are too few.
     """
-    first = {}
+    first: dict[str, int] = {}
     for i, example in enumerate(examples):
         first.setdefault(key(example), i)
     unique = list(first.values())

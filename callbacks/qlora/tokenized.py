@@ -43,15 +43,13 @@ def tokenize_data(data: TrainingData, tokenizer: PreTrainedTokenizerBase, max_le
     train = _tokenize("training", data.train, tokenizer, max_length, notes, left_out)
     if not len(train):
         raise TrainingInputError(
-            f"every answer lies beyond {max_length} tokens, so nothing is left to learn: raise max_length, or shorten the prompts"
+            f"every answer lies beyond {max_length} tokens, so nothing is left to learn: raise it, or shorten the prompts"
         )
     validation = data.validation
     if validation is not None:
         validation = _tokenize("validation", validation, tokenizer, max_length, notes, left_out)
         validation = validation if len(validation) else None
-    return replace(
-        data, train=train, validation=validation, notes=(*data.notes, *notes), left_out=(*data.left_out, *left_out)
-    )
+    return replace(data, train=train, validation=validation, notes=(*data.notes, *notes), left_out=(*data.left_out, *left_out))
 
 
 def check_labels(examples: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> float:
@@ -111,7 +109,9 @@ def _tokenize(
         notes.append(f"{n_cut:,} of {len(ids) + beyond:,} {name} sequences cut at {max_length} tokens")
     if beyond:
         places = ", ".join(bad.place.rpartition(" ")[2] for bad in left_out if bad.place.startswith(f"{name} "))
-        notes.append(f"{beyond:,} {name} sequences left out, whose answers begin after {max_length} tokens: number {_short(places)}")
+        notes.append(
+            f"{beyond:,} {name} sequences left out, whose answers begin after {max_length} tokens: number {_short(places)}"
+        )
     return Dataset.from_dict({"input_ids": ids, "labels": labels})
 
 

@@ -79,7 +79,9 @@ def _choose(tokenizer: Any, n_rows: int, was: str) -> str:
         tokenizer.add_special_tokens({"pad_token": _OWN})
         return f"pad token: {_OWN} added in an embedding row that was unused ({was})"
     tokenizer.pad_token = tokenizer.eos_token
-    return f"pad token: the end token {tokenizer.eos_token}, for want of a spare one; the labels keep the end token all the same"
+    return (
+        f"pad token: the end token {tokenizer.eos_token}, for want of a spare one; the labels keep the end token all the same"
+    )
 
 
 def _text_config(config: Any) -> Any:
