@@ -136,6 +136,11 @@ def with_values(config: TrainConfig, values: Mapping[str, Any], where: str) -> T
         raise ConfigError(f"{where}: {error}") from None
 
 
+def is_switch(name: str) -> bool:
+    """Whether a setting is on or off."""
+    return bool in _kinds(name)
+
+
 def load_yaml(path: Path) -> dict[str, Any]:
     """The settings in a YAML file.
 

@@ -1,0 +1,251 @@
+"""A training from its settings to its adapter, to be read from top to bottom.
+
+    diagnose train --model Qwen/Qwen2.5-7B --data train.jsonl        # one GPU
+    torchrun --nproc-per-node 2 -m diagnose train --model ...        # several
+    diagnose train --demo                                            # two minutes on a CPU
+
+Each stage is a function of its own in a file of its own: data, lengths, memory plan, model, preflight, training with the doctor
+inside, treatment after a stop, and what is kept at the end.
+
+Not covered: images, preference and reinforcement learning, streamed data, DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console, RenderableType
+
+from diagnose.callbacks.curve_doctor import CurveDoctor
+from diagnose.callbacks.output import say
+from diagnose.callbacks.qlora import after
+from diagnose.callbacks.qlora.config import TrainConfig
+from diagnose.callbacks.qlora.folder import folder_of, last_checkpoint, open_folder, save_settings
+from diagnose.callbacks.qlora.hardware import Hardware, choose_hardware
+from diagnose.callbacks.qlora.interrupts import Interrupts
+from diagnose.callbacks.qlora.out_of_memory import BatchSettings, advice, next_settings
+from diagnose.callbacks.qlora.plan import Plan
+from diagnose.callbacks.qlora.preflight import Passed, Preflight
+from diagnose.callbacks.qlora.progress import Bar, Progress
+from diagnose.callbacks.qlora.samples import Samples, prompts_of
+from diagnose.callbacks.qlora.stages import Prepared, make_plan, make_trainer, prepare, smaller, steps_of
+from diagnose.callbacks.qlora.treatment import treat
+from diagnose.errors import TrainingInputError
+from diagnose.model import Report
+
+
+@dataclass(frozen=True)
+class Try:
+    """One run of the Trainer.
+
+    Attributes:
+        config: its settings.
+        folder: where it is.
+        report: of the doctor.
+        preflight: what it found; None where there was none.
+        is_finished: all steps were made.
+        signal: that interrupted it; None without one.
+    """
+
+    config: TrainConfig
+    folder: Path
+    report: Report
+    preflight: Passed | None
+    is_finished: bool
+    signal: int | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training came to.
+
+    Attributes:
+        tries: each run, in order.
+        best: folder of the adapter, or of the model, to use; None where there is none.
+        is_good: it ended with an adapter that can be used: trained to the end, or to the point where it began to memorize.
+    """
+
+    tries: tuple[Try, ...]
+    best: Path | None
+    is_good: bool
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that interrupted the training; None without one."""
+        return self.tries[-1].signal
+
+
+def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False) -> Result:
+    """Train.
+
+    Args:
+        config: all settings; `model` and `data` at least.
+        resume: go on with the run in the folder, from its last checkpoint.
+        overwrite: replace the run in the folder.
+
+    Raises:
+        ConfigError: a setting that does not work here.
+        TrainingInputError: a model, data or folder that cannot be used; the message says what to do.
+    """
+    for name in ("model", "data"):
+        if not getattr(config, name):
+            raise TrainingInputError(f"no {name} given: --{name}, or `{name}:` in the file given with --config")
+
+    # -- the machine, and the folder -----------------------------------------------------------------------------------
+    hardware = choose_hardware(config)
+    folder = folder_of(config)
+    if hardware.rank == 0:
+        open_folder(folder, resume=resume, overwrite=overwrite)
+    tell(hardware, *hardware.notes)
+
+    # -- data, lengths, memory: nothing of the model is loaded yet but its configuration ------------------------------------
+    prepared = prepare(config)
+    tell(hardware, *prepared.notes)
+    show(hardware, prepared.lengths)
+    batch, plan, notes = make_plan(config, hardware, prepared)
+    if plan is not None and hardware.gpu_bytes is not None:
+        show(hardware, plan)
+    tell(hardware, *notes, _told(config, batch, prepared, hardware))
+
+    # -- train; after a stop for the learning rate, once more --------------------------------------------------------------
+    tries: list[Try] = []
+    while True:
+        if hardware.rank == 0:
+            save_settings(folder, config)
+        tell(hardware, "", f"== {folder}")
+        done, batch = one_try(config, hardware, prepared, batch, plan, folder, resume=resume)
+        tries.append(done)
+        if done.signal is not None:
+            tell(hardware, f"saved. Go on with: diagnose train --resume {folder}")
+            return Result(tuple(tries), None, is_good=False)
+        treatment = treat(smaller(batch, config), folder, done.report, first_loss=after.first_loss(folder))
+        if treatment is None or (done.is_finished and done.report.stop.because is None):
+            break
+        tell(hardware, "", *(f"treatment: {line}" for line in treatment.lines))
+        config, folder, resume = treatment.config, Path(treatment.config.output_dir or ""), False
+        if hardware.rank == 0:
+            open_folder(folder, resume=False, overwrite=False)
+
+    # -- what is kept -------------------------------------------------------------------------------------------------------
+    wait(hardware)  # the first process has written what the others now read
+    if hardware.rank == 0 and config.merge:
+        after.merge(config, folder)
+    folders = [Path(name) for name in config.earlier] + [folder]
+    best = after.best_of(folders)
+    if hardware.rank == 0:
+        if len(folders) > 1:
+            show(hardware, after.comparison(folders))
+        tell(hardware, "", *after.conclusion(done.report, best, config))
+    cause = done.report.stop.because
+    failed_early = done.preflight is not None and not done.preflight.is_good
+    is_good = best is not None and not failed_early and (cause is None or cause.name == "memorization")
+    return Result(tuple(tries), best, is_good)
+
+
+def one_try(
+    config: TrainConfig,
+    hardware: Hardware,
+    prepared: Prepared,
+    batch: BatchSettings,
+    plan: Plan | None,
+    folder: Path,
+    *,
+    resume: bool,
+) -> tuple[Try, BatchSettings]:
+    """Train once, with smaller batches of the same effective size for as long as the memory does not suffice.
+
+    Returns:
+        What came of it, and the batch that did fit.
+
+    Raises:
+        TrainingInputError: no smaller batch is left, or the disk is full.
+    """
+    while True:
+        doctor = CurveDoctor(report=True)
+        preflight = Preflight(config.preflight, hardware.gpu_bytes, None if plan is None else plan.peak)
+        interrupts = Interrupts()
+        examples = prepared.data.validation if prepared.data.validation is not None else prepared.data.train
+        prompts = [] if hardware.is_fsdp else prompts_of(examples, prepared.tokenizer, config.n_samples)
+        # The doctor first: the preflight asks whether it has stopped the run. The samples after the line of losses.
+        callbacks = [doctor, preflight, interrupts, Progress(), Samples(prompts, prepared.tokenizer, folder)]
+        checkpoint = last_checkpoint(folder) if resume else None
+        if resume:
+            said = f"goes on from {checkpoint}" if checkpoint else "has no checkpoint yet: from the beginning"
+            tell(hardware, f"{folder} {said}")
+        trainer = None
+        try:
+            trainer = make_trainer(config, hardware, prepared, batch, folder, callbacks)
+            if os.isatty(1) and hardware.rank == 0:
+                trainer.add_callback(Bar())
+            with interrupts, after.disk_errors(folder):
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                is_finished = trainer.state.global_step >= trainer.state.max_steps
+                report = doctor.examination.report(folder.name) if doctor.examination is not None else None
+                if report is None:
+                    raise TrainingInputError("the doctor could not look at this run; set the log level DEBUG for its errors")
+                if interrupts.signal is None:
+                    after.keep_best(trainer, config, folder, report)
+            return Try(config, folder, report, preflight.result, is_finished, interrupts.signal), batch
+        except torch.OutOfMemoryError as error:
+            if hardware.devices > 1:
+                raise TrainingInputError(
+                    f"out of memory on process {hardware.rank}: start again with --per-device-train-batch-size "
+                    f"{max(1, batch.per_device_batch // 2)}, or with --gradient-checkpointing"
+                ) from error
+            following = next_settings(batch)
+            if following is None:
+                raise TrainingInputError(advice(prepared.max_length)) from error
+            tell(hardware, f"out of memory: {_batch(following)} from here, the same effective batch")
+            batch, config, resume = following, smaller(following, config), True
+        finally:
+            del trainer
+            free_memory()
+
+
+def _told(config: TrainConfig, batch: BatchSettings, prepared: Prepared, hardware: Hardware) -> str:
+    n = len(prepared.data.train)
+    steps = steps_of(config, n, batch, hardware.devices)
+    what = config.method if config.method == "full" else f"{config.method}, rank {config.lora_r}, alpha {config.alpha}"
+    return f"{what}, rate {config.rate:.2g}, {_batch(batch)}, {n:,} examples, {steps:,} steps"
+
+
+def _batch(batch: BatchSettings) -> str:
+    checkpointed = " with gradient checkpointing" if batch.checkpointing else ""
+    return f"batch {batch.per_device_batch} x accumulation {batch.accumulation}{checkpointed}"
+
+
+def tell(hardware: Hardware, *lines: str) -> None:
+    """Print, on the first process alone."""
+    if hardware.rank == 0:
+        for line in lines:
+            say(line)
+
+
+def show(hardware: Hardware, what: RenderableType) -> None:
+    """Print a table, on the first process alone."""
+    if hardware.rank == 0:
+        Console(width=None if os.isatty(1) else 100).print(what)
+
+
+def wait(hardware: Hardware) -> None:
+    """Wait for the other processes."""
+    if hardware.devices > 1 and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
+def free_memory() -> None:
+    """Give back what a trainer held, so that the next one finds room."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def run(**settings: Any) -> Result:
+    """`train` with plain keywords: `run(model="...", data="train.jsonl", learning_rate=1e-4)`."""
+    options = {name: settings.pop(name) for name in ("resume", "overwrite") if name in settings}
+    return train(TrainConfig(**settings), **options)
