@@ -22,7 +22,7 @@ from diagnose.callbacks.qlora.model import told
 from diagnose.callbacks.qlora.samples import read_samples
 from diagnose.compare import compare
 from diagnose.errors import TrainingInputError
-from diagnose.model import Report, Run
+from diagnose.model import Finding, Report, Run
 from diagnose.readers import read
 from diagnose.report.compare import ComparisonView
 from diagnose.report.markdown import escape, report_markdown
@@ -33,20 +33,24 @@ _SAMPLES = 6
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
-def keep_best(trainer: Any, config: TrainConfig, folder: Path, report: Report) -> None:
+def keep_best(trainer: Any, config: TrainConfig, folder: Path, report: Report, *, is_ended: bool) -> None:
     """Save the weights of the best checkpoint, which the Trainer has loaded, as `best/`; and the log.
 
-    Nothing is kept of a run that was stopped before its first evaluation: its last weights are those that it was stopped for.
+    Nothing is kept of a run that was ended before its first evaluation, since its last weights are those that it was ended for;
+    nor of one that was never better than where it started.
 
     Args:
         trainer: after its training.
         config: of the run.
         folder: of the run.
         report: on it.
+        is_ended: by the doctor, or by its preflight.
     """
     trainer.save_state()
-    is_best = trainer.state.best_model_checkpoint is not None
-    if not is_best and (trainer.args.load_best_model_at_end or report.stop.stop):
+    best, first = trainer.state.best_metric, first_loss(folder)
+    if best is None and (trainer.args.load_best_model_at_end or is_ended):
+        return
+    if is_ended and best is not None and first is not None and best > first:
         return
     trainer.save_model(str(folder / BEST))
     if trainer.args.process_index == 0:
@@ -158,17 +162,17 @@ def comparison(folders: Sequence[Path]) -> RenderableType:
     return ComparisonView(compare(runs)) if len(runs) > 1 else ""
 
 
-def conclusion(report: Report, best: Path | None, config: TrainConfig) -> list[str]:
+def conclusion(report: Report, cause: Finding | None, best: Path | None, config: TrainConfig) -> list[str]:
     """The last words: where the weights are, and what to do if there are none."""
     lines = []
-    if report.stop.because is not None and report.stop.because.name == "memorization":
+    if cause is not None and cause.name == "memorization":
         lines.append("stopped where it began to memorize: the best checkpoint is the result, and a retry would not help")
-    elif report.stop.because is not None:
-        cure = report.prescription
+    elif cause is not None:
+        cure = cause.prescription or report.prescription
         why = "no try is left" if config.retries < 1 else "no new try would mend this"
-        lines.append(f"stopped for {report.stop.because.name}; {why}. {'' if cure is None else cure.advice}".rstrip())
+        lines.append(f"stopped for {cause.name}; {why}. {'' if cure is None else cure.advice}".rstrip())
     if best is None:
-        lines.append("nothing was kept: no evaluation came before the end")
+        lines.append("nothing was kept: no evaluation was better than the start")
         return lines
     kind = "model" if config.method == "full" else "adapter"
     lines.append(f"best {kind}: {best}")

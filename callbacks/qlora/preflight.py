@@ -17,10 +17,11 @@ import torch
 from transformers import TrainerCallback
 
 from diagnose.callbacks.output import say
+from diagnose.stats import robust_scale
 
 #: A preflight is at most this share of a run, and at least this many steps, or there is none.
 _SHARE, _LEAST = 4, 9
-#: Standard errors by which the last third of the losses must differ from the first to be told from noise.
+#: Standard errors by which the end of the preflight must differ from its start to be told from noise.
 _FALLS, _RISES = 2.0, 4.0
 #: Beyond this share of the GPU's memory the next longer batch may not fit.
 _FULL = 0.95
@@ -42,26 +43,28 @@ class Passed:
 
 
 def course_of(losses: Sequence[float]) -> tuple[Course, float, float]:
-    """Which way the loss goes: the mean of its last third against that of its first.
+    """Which way the loss goes: the median of its last third against that of its first few steps.
+
+    The noise is that from one step to the next, so that a climb does not count as noise.
 
     Args:
         losses: (n,) one a step, n at least 9; those that are not finite are left out.
 
     Returns:
-        The course, and the two means, in nats.
+        The course, and the two medians, in nats; NaN, and `rises`, with too few finite losses.
 
     >>> course_of([3.0, 2.9, 3.1, 2.5, 2.4, 2.6, 2.0, 2.1, 1.9])
     ('falls', 3.0, 2.0)
     """
     finite = np.array([loss for loss in losses if math.isfinite(loss)])
-    n = max(1, len(finite) // 3)
     if len(finite) < _LEAST:
         return "rises", math.nan, math.nan
-    first, last = finite[:n], finite[-n:]
-    error = math.sqrt((first.var(ddof=1) + last.var(ddof=1)) / n)
-    fall = float(first.mean() - last.mean())
-    course: Course = "falls" if fall > _FALLS * error else "rises" if fall < -_RISES * error else "flat"
-    return course, float(first.mean()), float(last.mean())
+    n_first, n_last = max(3, len(finite) // 10), len(finite) // 3
+    first, last = float(np.median(finite[:n_first])), float(np.median(finite[-n_last:]))
+    noise = robust_scale(np.diff(finite)) / math.sqrt(2)
+    error = noise * math.sqrt(1 / n_first + 1 / n_last)
+    course: Course = "falls" if first - last > _FALLS * error else "rises" if last - first > _RISES * error else "flat"
+    return course, first, last
 
 
 class Preflight(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy, so its class is Any
@@ -83,6 +86,8 @@ class Preflight(TrainerCallback):  # type: ignore[misc]  # transformers is not f
         """Fit the preflight to the run."""
         self.result = None
         self._last = min(self.steps, state.max_steps // _SHARE)
+        if args.eval_strategy != "no" and self._last > state.eval_steps:
+            self._last -= self._last % state.eval_steps  # an evaluation is due there anyway
         if self._last < _LEAST:
             self._last = 0
         if state.is_world_process_zero and self._last > state.global_step:
@@ -111,8 +116,8 @@ class Preflight(TrainerCallback):  # type: ignore[misc]  # transformers is not f
         course, first, last = course_of([float(row["loss"]) for row in rows])
         lines = [f"loss {course} from {first:.4g} to {last:.4g}"]
         if course == "flat":
-            now, peak = (float(f(row.get("learning_rate", 0.0) for row in rows)) for f in (lambda r: list(r)[-1], max))
-            lines[0] += ", within its noise" + (", the rate still rising" if now >= peak else "")
+            rates = [float(row.get("learning_rate", 0.0)) for row in rows]
+            lines[0] += ", within its noise" + (", the rate still rising" if rates[-1] >= max(rates) > 0 else "")
         is_good = course != "rises" and not is_stopped
         if is_stopped:
             lines.append("the doctor stopped it")

@@ -89,6 +89,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]  # transformers is not fol
     def __init__(self, prompts: Sequence[Prompt], tokenizer: Any, folder: Path) -> None:
         self.prompts, self.tokenizer, self.folder = prompts, tokenizer, folder
         self.failed = False
+        self._asked = ""
 
     @guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -98,7 +99,10 @@ class Samples(TrainerCallback):  # type: ignore[misc]  # transformers is not fol
         with (self.folder / FILE_NAME).open("a", encoding="utf-8") as file:
             for prompt in self.prompts:
                 made = answer(model, self.tokenizer, prompt)
-                say(f"    asked: {short(prompt.text)}\n    said:  {short(made)}")
+                if prompt.text != self._asked:  # one question is asked again and again
+                    say(f"    asked: {short(prompt.text)}")
+                    self._asked = prompt.text
+                say(f"    said:  {short(made)}")
                 row = {"step": state.global_step, "prompt": prompt.text, "answer": made, "expected": prompt.expected}
                 file.write(json.dumps(row) + "\n")
 

@@ -34,7 +34,7 @@ from diagnose.callbacks.qlora.preflight import Passed, Preflight
 from diagnose.callbacks.qlora.progress import Bar, Progress
 from diagnose.callbacks.qlora.samples import Samples, prompts_of
 from diagnose.callbacks.qlora.stages import Prepared, make_plan, make_trainer, prepare, smaller, steps_of
-from diagnose.callbacks.qlora.treatment import treat
+from diagnose.callbacks.qlora.treatment import cause_of, treat
 from diagnose.errors import TrainingInputError
 from diagnose.model import Report
 
@@ -48,7 +48,6 @@ class Try:
         folder: where it is.
         report: of the doctor.
         preflight: what it found; None where there was none.
-        is_finished: all steps were made.
         signal: that interrupted it; None without one.
     """
 
@@ -56,8 +55,12 @@ class Try:
     folder: Path
     report: Report
     preflight: Passed | None
-    is_finished: bool
     signal: int | None
+
+    @property
+    def failed_preflight(self) -> bool:
+        """Whether its first steps were enough to end it."""
+        return self.preflight is not None and not self.preflight.is_good
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,9 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
         if done.signal is not None:
             tell(hardware, f"saved. Go on with: diagnose train --resume {folder}")
             return Result(tuple(tries), None, is_good=False)
-        treatment = treat(smaller(batch, config), folder, done.report, first_loss=after.first_loss(folder))
-        if treatment is None or (done.is_finished and done.report.stop.because is None):
+        cause = cause_of(done.report, failed_preflight=done.failed_preflight)
+        treatment = treat(smaller(batch, config), folder, done.report, cause, first_loss=after.first_loss(folder))
+        if treatment is None:
             break
         tell(hardware, "", *(f"treatment: {line}" for line in treatment.lines))
         config, folder, resume = treatment.config, Path(treatment.config.output_dir or ""), False
@@ -140,10 +144,8 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
     if hardware.rank == 0:
         if len(folders) > 1:
             show(hardware, after.comparison(folders))
-        tell(hardware, "", *after.conclusion(done.report, best, config))
-    cause = done.report.stop.because
-    failed_early = done.preflight is not None and not done.preflight.is_good
-    is_good = best is not None and not failed_early and (cause is None or cause.name == "memorization")
+        tell(hardware, "", *after.conclusion(done.report, cause, best, config))
+    is_good = best is not None and not done.failed_preflight and (cause is None or cause.name == "memorization")
     return Result(tuple(tries), best, is_good)
 
 
@@ -184,13 +186,13 @@ def one_try(
                 trainer.add_callback(Bar())
             with interrupts, after.disk_errors(folder):
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-                is_finished = trainer.state.global_step >= trainer.state.max_steps
                 report = doctor.examination.report(folder.name) if doctor.examination is not None else None
                 if report is None:
                     raise TrainingInputError("the doctor could not look at this run; set the log level DEBUG for its errors")
                 if interrupts.signal is None:
-                    after.keep_best(trainer, config, folder, report)
-            return Try(config, folder, report, preflight.result, is_finished, interrupts.signal), batch
+                    is_ended = report.stop.stop or (preflight.result is not None and not preflight.result.is_good)
+                    after.keep_best(trainer, config, folder, report, is_ended=is_ended)
+            return Try(config, folder, report, preflight.result, interrupts.signal), batch
         except torch.OutOfMemoryError as error:
             if hardware.devices > 1:
                 raise TrainingInputError(

@@ -131,12 +131,17 @@ def _shown(value: object) -> str:
 def _quiet() -> None:
     """Leave the terminal to our own lines: the libraries' bars and remarks come to hundreds."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # read when the libraries are imported
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in ("transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes"):
         logging.getLogger(name).setLevel(logging.ERROR)
     import warnings
 
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
     # The packages warn of their own future; what matters to a training we say ourselves.
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")

@@ -15,7 +15,7 @@ from pathlib import Path
 from diagnose.callbacks.qlora.config import TrainConfig
 from diagnose.callbacks.qlora.folder import free_folder
 from diagnose.errors import ConfigError
-from diagnose.model import Change, Report
+from diagnose.model import SETTINGS, Change, Finding, Report, Severity, Status
 
 #: The best evaluation must be this far below the first training loss for its checkpoint to be better than the start.
 _BETTER = 0.98
@@ -36,19 +36,41 @@ class Treatment:
     lines: tuple[str, ...]
 
 
-def treat(config: TrainConfig, folder: Path, report: Report, *, first_loss: float | None) -> Treatment | None:
+def cause_of(report: Report, *, failed_preflight: bool) -> Finding | None:
+    """The finding that ended a run; None where nothing did.
+
+    A preflight may fail before the doctor is sure enough to stop: what it has found by then counts, the gravest change first,
+    since a loss that climbed past its start needs more than one factor of 3.
+    """
+    if report.stop.because is not None or not failed_preflight:
+        return report.stop.because
+    found = [f for f in report.findings if f.status is Status.OPEN and f.severity is not Severity.INFO and _factor(f) is not None]
+    return min(found, key=lambda f: (-f.severity.rank, _factor(f) or 1.0), default=None)
+
+
+def _factor(finding: Finding) -> float | None:
+    """What a finding's cure multiplies the rate with; None where it does not, and where it is about a setting alone."""
+    cure = finding.prescription
+    if cure is None or finding.metric == SETTINGS:
+        return None
+    return next((c.factor for c in cure.changes if c.setting == "learning_rate"), None)
+
+
+def treat(
+    config: TrainConfig, folder: Path, report: Report, cause: Finding | None, *, first_loss: float | None
+) -> Treatment | None:
     """The new try after a stop.
 
     Args:
         config: of the run that was stopped.
         folder: of that run.
         report: on it.
+        cause: the finding that ended it.
         first_loss: its first training loss, which is that of the weights it started from; None where it was not logged.
 
     Returns:
         None where no new try is of use, or none is left.
     """
-    cause = report.stop.because
     cure = None if cause is None else cause.prescription or report.prescription
     if cause is None or cure is None or config.retries < 1:
         return None
@@ -66,7 +88,7 @@ def treat(config: TrainConfig, folder: Path, report: Report, *, first_loss: floa
     changed = dataclasses.replace(changed, output_dir=str(free_folder(dataclasses.replace(changed, output_dir=str(folder)))))
     told = " and ".join(f"{c.setting} {_number(c.before)} to {_number(c.after)}" for c in changes)
     lines = (
-        f"{cause.name} at step {report.stop.step}: {cure.why}",
+        f"{cause.name} at step {report.last_step}: {cure.why}",
         f"changed: {told}; nothing else",
         f"starts from {why}",
         f"folder {changed.output_dir}, {changed.retries} more {'try' if changed.retries == 1 else 'tries'} left",

@@ -8,17 +8,19 @@ What is not as in a real training: the rates. Adapters of so small a model want 
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
 from diagnose.callbacks.output import say
 from diagnose.callbacks.qlora.config import TrainConfig
+from diagnose.callbacks.qlora.folder import run_name
 
 #: Far too high: the best rate of this model and data is about 1e-2 (tried from 1e-3 to 1e-1).
 TOO_HIGH = 0.1
 #: Of the base: steps, examples a step, and rate. More steps would leave nothing to fine-tune.
-_STEPS, _BATCH, _RATE = 120, 16, 3e-3
+_STEPS, _BATCH, _RATE = 60, 16, 3e-3
 _VOCAB, _HIDDEN, _LAYERS, _CONTEXT = 512, 64, 2, 128
 
 
@@ -33,18 +35,18 @@ def demo_config(folder: Path) -> TrainConfig:
     data, base = folder / "examples.jsonl", folder / "base"
     shutil.copyfile(here / "examples.jsonl", data)
     if not (base / "model.safetensors").is_file():
-        say(f"demo: making a tiny Llama ({_STEPS} steps on {_BATCH} sentences each), no network needed")
+        say(f"demo: making a tiny Llama, {_STEPS} steps of {_BATCH} sentences")
         make_base(base, (here / "base.txt").read_text(encoding="utf-8").splitlines())
-    return TrainConfig(
+    config = TrainConfig(
         model=str(base),
         data=str(data),
         method="lora",
-        output_dir=str(folder / f"lora-r16-lr{TOO_HIGH}"),
         learning_rate=TOO_HIGH,
         num_train_epochs=8,
         per_device_train_batch_size=16,
         device="cpu",
     )
+    return dataclasses.replace(config, output_dir=str(folder / run_name(config)))
 
 
 def make_base(folder: Path, sentences: list[str], *, steps: int = _STEPS) -> None:
