@@ -2,107 +2,181 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
+from diagnose.callbacks.batch_facts import batch_facts
+from diagnose.callbacks.best_weights import BestWeights
+from diagnose.callbacks.gradient_guard import BadGradient, GradientGuard, is_finite
 from diagnose.callbacks.guard import guarded
+from diagnose.callbacks.options import Options
 from diagnose.callbacks.output import finding_line, say, show_report, write_report
+from diagnose.callbacks.sample_prompts import samples
 from diagnose.callbacks.settings import read_settings
-from diagnose.config import rules_from
-from diagnose.errors import ConfigError
+from diagnose.callbacks.sharding import is_sharded
+from diagnose.callbacks.start_facts import model_facts
+from diagnose.callbacks.step_rows import rows_of_step
+from diagnose.callbacks.writers import other_callbacks, writers
 from diagnose.examination import Examination
 from diagnose.model import Finding, Row, Setting
-from diagnose.names import GRAD_NORM
+from diagnose.names import BAD_GRADIENT, DROPPED, MADE
+from diagnose.readers.own_file import merged, note_of, observed
 from diagnose.rows import build_run, number, row_from_log
-from diagnose.verdict import decide
 
-_OPTIONS = ("ignore", "report", "select", "stop", "thresholds")
+_log = logging.getLogger("diagnose")
+_OPTIONS = tuple(sorted(Options.__dataclass_fields__))
+#: Bad steps that are remembered with their rows; a run with more of them is stopped, or is not to be.
+_MOST_SEEN = 1000
+_NAN = ("nan-loss", "hidden-nan")
 
 
 class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy, so its class is Any
     """Watches a training, says what it finds, and stops a run that is lost: `trainer.add_callback(CurveDoctor())`.
 
-    Every process decides from the numbers that the Trainer has made equal on all of them; only the first one prints and
-    writes. `curve_doctor.json` goes into the output folder and each checkpoint. It keeps no state of its own: what a resumed
-    run logged before is read again from the Trainer's log. An old stop does not end it again; new evidence does.
+    Before the first step it looks at what no curve shows: labels, padding, trainable parameters, types, settings. At every
+    step it looks at the gradient (`GradientGuard` says what that costs and how late it can be): the update of a gradient that
+    is not finite is dropped, told with its step and, where their order can be told again, the rows of the training data, and
+    a second one in a row stops the run. A checkpoint of weights that are not finite is never written.
 
-    A run whose gradient norm is NaN is stopped without the checkpoint that may be due at that step: it would hold NaN
-    weights, and `save_total_limit` might remove a good one for it.
+    Every process decides from the numbers that the Trainer has made equal on all of them; only the first one prints and
+    writes. `curve_doctor.json` goes into the output folder and each checkpoint. What a resumed run logged before is read again
+    from the Trainer's log and that file. An old stop does not end it again; new evidence does.
 
     Args:
-        stop: whether to end a lost run; if not, it is only told.
+        stop: whether to end a lost run. False only tells, and drops no update; names of rules, such as `("nan-loss",
+            "memorization")`, stop for these alone.
+        patience: evaluations without a new best before memorization stops the run.
+        grace: steps at the start, or a share of all steps below 1, in which nothing stops the run.
         select: codes, prefixes of codes or names of the rules to apply; all by default.
         ignore: those to leave out.
         thresholds: changed thresholds by rule name.
+        on_finding: called with each Finding that is new, graver or resolved, on the first process.
+        sample_prompts: up to 4 prompts; the model's answers are printed at each evaluation (64 tokens, 10 seconds each).
+        rollback: whether to put the weights of the best evaluation back when the training ends. They are kept in the host's
+            memory: meant for adapters.
         report: whether to print the report when the training ends.
 
     Raises:
         TypeError: an option that does not exist.
-        ConfigError: a rule or threshold that does not exist, or a value out of its bounds.
+        ConfigError: a rule or threshold that does not exist, or a value that makes no sense.
     """
 
     def __init__(
         self,
         *,
-        stop: bool = True,
+        stop: bool | str | Sequence[str] = True,
+        patience: int | None = None,
+        grace: float = 0,
         select: Sequence[str] | None = None,
         ignore: Sequence[str] | None = None,
         thresholds: Mapping[str, Any] | None = None,
+        on_finding: Callable[[Finding], object] | None = None,
+        sample_prompts: Sequence[str] = (),
+        rollback: bool = False,
         report: bool = True,
         **unknown: Any,
     ) -> None:
         if unknown:
             raise TypeError(f"CurveDoctor has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}")
-        for name, value in (("stop", stop), ("report", report)):
-            if not isinstance(value, bool):
-                raise ConfigError(f"{name} must be true or false, got {value!r}")
-        self.stop = stop
-        self.report = report
+        self.options = Options(stop, patience, grace, select, ignore, thresholds, on_finding, sample_prompts, rollback, report)
         #: The run being watched, or the last one; None before the first.
         self.examination: Examination | None = None
-        self._rules = rules_from(select, ignore, thresholds)
-        self._said: dict[tuple[str, str, int], tuple[str, str]] = {}
         #: Whether one of our own hooks failed in this run; it is told once.
         self.failed = False
-        self._stopped = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.examination, self.failed, self._stopped = None, False, False
+        self._said: dict[tuple[str, str, int], tuple[str, str]] = {}
+        self._seen: list[dict[str, Any]] = []
+        self._samples: list[dict[str, Any]] = []
+        self._guard: GradientGuard | None = None
+        self._best: BestWeights | None = None
+        self._others: Sequence[Any] = ()
+        self._looked_at_evals = False
 
     @guarded
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
+    ) -> None:
         """Start afresh: it is also called for a second try of `auto_find_batch_size`, and when a run is resumed."""
-        self.examination, self._said, self.failed, self._stopped = None, {}, False, False
-        settings: dict[str, Setting] = self._settings(args, state, model) or {}
-        exam = Examination(self._rules, settings=settings)
-        for row in _rows(state.log_history):
+        self._forget()
+        self._others = other_callbacks()
+        settings: dict[str, Setting] = self._try(read_settings, args, state, model) or {}
+        settings |= self._try(model_facts, args, model, optimizer) or {}
+        settings |= self._try(batch_facts, kwargs.get("train_dataloader"), kwargs.get("processing_class")) or {}
+        exam = Examination(self.options.rules(), settings=settings, policy=self.options.policy(state.max_steps))
+        self._seen = list(self._try(_seen_before, args, state) or ())
+        exam.curves.notes = (*exam.curves.notes, *filter(None, map(note_of, self._seen)))
+        for row in _rows(merged(state.log_history, self._seen)):
             self._news(exam.feed(row))
+        self._guard = GradientGuard(args, may_drop=self.options.stops)
+        if self.options.rollback and not is_sharded(args):
+            self._best = BestWeights()
         self.examination = exam
+        if not state.log_history:
+            self._tell(exam.at_start(), state)
+
+    @guarded
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Drop an update that would ruin the weights."""
+        if self._guard is not None:
+            for bad in self._guard.look(state.global_step + 1, optimizer):
+                self._see_bad_gradient(bad, args, state, control, kwargs.get("train_dataloader"))
 
     @guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         """Look at one more row, of training or of evaluation, and stop the run if it has to be."""
-        exam, row = self.examination, row_from_log(logs or {}, state.global_step, state.epoch)
-        if exam is None or row is None:
+        if self._guard is not None:
+            for bad in self._guard.read():
+                self._see_bad_gradient(bad, args, state, control, None)
+        row = row_from_log(logs or {}, state.global_step, state.epoch)
+        if self.examination is not None and row is not None:
+            self._feed(row, args, state, control)
+
+    @guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Keep weights that are not finite from being saved: `save_total_limit` would remove a good checkpoint for them."""
+        if not control.should_save or self._guard is None or model is None or is_sharded(args):
             return
-        changed = exam.feed(row)
-        decision = decide(changed, exam.curves, exam.policy)
-        if decision.stop and self.stop:
-            # Before all output, which may fail on one process alone: the others would wait for it for ever.
-            control.should_training_stop = True
-            if math.isnan(row.values.get(GRAD_NORM, 0.0)):
-                control.should_save = False
-        if not state.is_world_process_zero:
+        if not is_finite(model):
+            control.should_save = False
+            if state.is_world_process_zero:
+                say(f"curve-doctor: no checkpoint at step {state.global_step}: the weights are not finite")
+
+    on_epoch_end = on_step_end
+
+    @guarded
+    def on_prediction_step(self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
+        """Look at the evaluation's data once: the Trainer shows it to nobody before."""
+        exam = self.examination
+        if self._looked_at_evals or exam is None:
             return
-        for finding in self._news(changed):
-            say(f"curve-doctor: {finding_line(finding)}")
-        if decision.because is not None and not self._stopped:
-            self._stopped = True
-            keep = "" if decision.best_step is None else f"; the evaluation was best at step {decision.best_step}"
-            said = "stops the run" if self.stop else "would stop the run (stop=False)"
-            say(f"curve-doctor: {said} at step {decision.step} for {decision.because.name}{keep}")
-            self._write(args.output_dir)
+        self._looked_at_evals = True
+        before = {finding.key for finding in exam.at_start()}
+        facts = batch_facts(eval_dataloader, kwargs.get("processing_class"))
+        exam.curves.settings = {**exam.curves.settings, **{f"eval_{name}": value for name, value in facts.items()}}
+        self._tell([finding for finding in exam.at_start() if finding.key not in before], state)
+
+    @guarded
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Keep the best weights, and let the model speak."""
+        exam = self.examination
+        best = None if exam is None else exam.curves.best
+        if self._best is not None and best is not None and best.step == state.global_step:
+            self._best.keep(model, best.step)
+        if self.options.sample_prompts and state.is_world_process_zero and not is_sharded(args):
+            began = time.perf_counter()
+            said = samples(model, kwargs.get("processing_class"), self.options.sample_prompts)
+            for prompt, answer in said:
+                say(f"curve-doctor: step {state.global_step}: {prompt!r} -> {answer!r}")
+            self._samples += [{"step": state.global_step, "prompt": prompt, "answer": answer} for prompt, answer in said]
+            _log.debug("%d samples took %.2f s", len(said), time.perf_counter() - began)
 
     @guarded
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -112,19 +186,74 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             self._write(args.output_dir, checkpoint)
 
     @guarded
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the file and print the report."""
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Put the best weights back, write the file and print the report."""
         self._stopped = True  # an evaluation that follows may still find something, but there is no run left to stop
+        if self._best is not None and self._best.step not in (None, state.global_step):
+            self._best.put_back(model)
+            if state.is_world_process_zero:
+                say(f"curve-doctor: the weights of step {self._best.step}, the best evaluation, are back in the model")
         if not state.is_world_process_zero or self.examination is None:
             return
         self._write(args.output_dir)
-        if self.report:
-            run = build_run(_rows(state.log_history), id=Path(args.output_dir).name, source="live")
+        if self.options.report:
+            notes = self.examination.curves.notes
+            rows = _rows(merged(state.log_history, self._seen))
+            run = build_run(rows, id=Path(args.output_dir).name, source="live", notes=notes)
             show_report(self.examination.report(run.id), run)
 
+    def _see_bad_gradient(self, bad: BadGradient, args: Any, state: Any, control: Any, dataloader: Any) -> None:
+        exam = self.examination
+        if exam is None:
+            return
+        seen: dict[str, Any] = {"step": bad.step, "bad_gradient": DROPPED if bad.dropped else MADE}
+        if dataloader is not None and len(self._seen) < _MOST_SEEN:
+            rows = self._try(rows_of_step, dataloader, state.epoch or 0.0, args.gradient_accumulation_steps)
+            seen |= {"rows": rows} if rows else {}
+        if len(self._seen) < _MOST_SEEN:
+            self._seen.append(seen)
+        note = note_of(seen)
+        if note is not None:
+            exam.curves.notes = (*exam.curves.notes, note)
+        self._feed(Row(bad.step, {BAD_GRADIENT: seen["bad_gradient"]}), args, state, control)
+        if note is not None and state.is_world_process_zero:
+            say(f"curve-doctor: {note.text}")
+
+    def _feed(self, row: Row, args: Any, state: Any, control: Any) -> None:
+        exam = self.examination
+        assert exam is not None  # the callers have looked
+        changed = exam.feed(row)
+        decision = exam.now
+        if decision.stop and self.options.stops:
+            # Before all output, which may fail on one process alone: the others would wait for it for ever.
+            control.should_training_stop = True
+            if is_sharded(args) and decision.because is not None and decision.because.name in _NAN:
+                control.should_save = False  # nobody may look into the weights, and they are most likely NaN
+        self._tell(changed, state)
+        if state.is_world_process_zero and decision.because is not None and not self._stopped:
+            self._stopped = True
+            keep = "" if decision.best_step is None else f"; the evaluation was best at step {decision.best_step}"
+            said = "stops the run" if self.options.stops else "would stop the run (stop=False)"
+            say(f"curve-doctor: {said} at step {decision.step} for {decision.because.name}{keep}")
+            self._write(args.output_dir)
+
+    def _tell(self, findings: Sequence[Finding], state: Any) -> None:
+        """Say what is news, to all who listen."""
+        if not state.is_world_process_zero:
+            return
+        for finding in self._news(findings):
+            line = finding_line(finding)
+            say(f"curve-doctor: {line}")
+            _log.info("%s", line)
+            for write in writers(self._others):
+                self._try(write, finding, state.global_step)
+            if self.options.on_finding is not None:
+                self._try(self.options.on_finding, finding)
+
     @guarded
-    def _settings(self, args: Any, state: Any, model: Any) -> dict[str, Setting]:
-        return read_settings(args, state, model)
+    def _try(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call what may fail without the rest failing with it."""
+        return call(*args)
 
     @guarded
     def _write(self, output_dir: str, *more: Path) -> None:
@@ -132,7 +261,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             return
         report = self.examination.report(Path(output_dir).name)
         for folder in (Path(output_dir), *more):
-            write_report(report, report.settings, folder)
+            write_report(report, folder, observed=self._seen, samples=self._samples)
 
     def _news(self, changed: Sequence[Finding]) -> list[Finding]:
         """Findings that are new, graver or resolved; one that only goes on is no news."""
@@ -146,3 +275,12 @@ def _rows(log_history: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
         row = row_from_log(log, int(number(log.get("step")) or 0))
         if row is not None:
             yield row
+
+
+def _seen_before(args: Any, state: Any) -> Iterator[dict[str, Any]]:
+    """What was seen step by step before the checkpoint that the training goes on from."""
+    folder = Path(args.output_dir)
+    if state.global_step:
+        for row in observed([folder / f"checkpoint-{state.global_step}", folder]):
+            if row["step"] <= state.global_step:
+                yield dict(row)

@@ -6,19 +6,21 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from tqdm.auto import tqdm
 
-from diagnose.model import Finding, Report, Run, Setting, Status
+from diagnose.model import Finding, Report, Run, Status
+from diagnose.readers.own_file import FILE_NAME
 from diagnose.report.json import document, dumps
 from diagnose.report.text import render_report
 from diagnose.report.words import plain
 
-#: The doctor's own file, beside the Trainer's `trainer_state.json`.
-FILE_NAME = "curve_doctor.json"
+#: How a recorded page stands in a notebook: its own colours, the notebook's own background.
+_PRE = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
 
 
 def say(text: str) -> None:
@@ -40,8 +42,12 @@ def finding_line(finding: Finding) -> str:
 def show_report(report: Report, run: Run) -> None:
     """Write the Rich report to standard output.
 
-    It is drawn into memory first: rich ends the whole process when it meets a broken pipe.
+    It is drawn into memory first: rich ends the whole process when it meets a broken pipe. In a notebook it is shown as HTML,
+    with its colours.
     """
+    if _in_notebook():
+        _show_html(report, run)
+        return
     real = Console()
     memory = io.TextIOWrapper(io.BytesIO(), encoding=getattr(sys.stdout, "encoding", None) or "utf-8", newline="\n")
     console = Console(file=memory, width=real.width, force_terminal=real.is_terminal, force_jupyter=False)
@@ -50,13 +56,37 @@ def show_report(report: Report, run: Run) -> None:
     say(memory.read().rstrip("\n"))
 
 
-def write_report(report: Report, settings: Mapping[str, Setting], folder: Path) -> None:
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs us: only then is IPython loaded, with a shell of its kind."""
+    ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = ask() if callable(ask) else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _show_html(report: Report, run: Run) -> None:
+    console = Console(record=True, file=io.StringIO(), width=100, force_jupyter=False)
+    render_report(report, run, console=console)
+    page = console.export_html(inline_styles=True, code_format=_PRE)
+    display = sys.modules["IPython"].display
+    display.display(display.HTML(page))
+
+
+def write_report(
+    report: Report, folder: Path, *, observed: Sequence[Mapping[str, Any]] = (), samples: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """Write `curve_doctor.json` into a folder, whole or not at all.
+
+    Args:
+        report: of the run.
+        folder: to write into; made where it is missing.
+        observed: what was seen step by step and stands in no log.
+        samples: what the model said, with steps and prompts.
 
     Raises:
         OSError: the folder cannot be written; an earlier file is then as it was.
     """
-    content = dumps(document([report]) | {"settings": dict(settings)})
+    more = {name: list(rows) for name, rows in (("observed", observed), ("samples", samples)) if rows}
+    content = dumps(document([report]) | {"settings": report.settings} | more)
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".curve_doctor-", dir=folder)
     part = Path(name)

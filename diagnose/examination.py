@@ -42,7 +42,9 @@ class Examination:
         self.rules = tuple(default_rules() if rules is None else rules)
         self.curves = Curves(settings, notes)
         self.policy = policy or verdict.StopPolicy()
-        self.stop = StopDecision(stop=False)
+        #: The first decision to stop, and the one that the last row alone gave rise to.
+        self.stop = self.now = StopDecision(stop=False)
+        self._in_grace = self.policy.grace > 0
         #: Loss against the summed learning rate.
         self.course = RateCourse()
         self._watches: dict[str, Watch] = {rule.code: rule.start() for rule in self.rules}
@@ -77,6 +79,7 @@ class Examination:
             self.curves.notes = (*self.curves.notes, Note("late-row", text, row.step))
             return ()
         changed: list[Finding] = []
+        self.now = StopDecision(stop=False)
         for part in _parts(row):
             changed += self._feed_part(part)
         return tuple(changed)
@@ -100,9 +103,28 @@ class Examination:
                 self._findings[finding.key] = finding
                 self.curves.found[finding.name] = finding
                 changed.append(finding)
-        if changed and not self.stop.stop:
-            self.stop = verdict.decide(changed, self.curves, self.policy)
+        if not self.now.stop:
+            self.now = verdict.decide(self._to_judge(changed), self.curves, self.policy)
+        if not self.stop.stop:
+            self.stop = self.now
         return changed
+
+    def _to_judge(self, changed: Sequence[Finding]) -> Sequence[Finding]:
+        """What may end the run now: what this row changed, and, once the grace is over, what has stayed open since."""
+        if self._in_grace and self.curves.last_step > self.policy.grace:
+            self._in_grace = False
+            return self.findings
+        return changed
+
+    def at_start(self) -> tuple[Finding, ...]:
+        """What can be said before the first step, from the settings and what a live doctor saw of data and model."""
+        said: list[Finding] = []
+        for rule in self.rules:
+            try:
+                said += self._watches[rule.code].at_start(self.curves)
+            except Exception as error:  # noqa: BLE001 - the same isolation as for a row
+                self._crashes[rule.code] = Crash(rule.code, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return tuple(said)
 
     def _concerned(self, row: Row) -> tuple[Rule, ...]:
         """The rules that want to see a row with these metrics; rows of one log have few different sets of them."""

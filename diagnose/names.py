@@ -18,6 +18,9 @@ EVAL_LOSS = "eval/loss"
 GRAD_NORM = "train/grad_norm"
 LEARNING_RATE = "train/lr"
 EPOCH = "epoch"
+#: Told by a live doctor at a step whose gradient was NaN or infinite: whether that update was dropped or made.
+BAD_GRADIENT = "train/bad_gradient"
+DROPPED, MADE = 1.0, 2.0
 REWARD = "train/reward"
 REWARD_STD = "train/reward_std"
 KL = "train/kl"

@@ -36,19 +36,23 @@ class StopPolicy:
 
     Args:
         names: rule names; a finding of one of them stops the run while it is an open error.
+        grace: steps at the start in which nothing stops the run; what is still open after them does.
     """
 
     names: frozenset[str] = STOPPING
+    grace: int = 0
 
 
 def decide(changed: Iterable[Finding], curves: Curves, policy: StopPolicy) -> StopDecision:
-    """Whether what was just found ends the run.
+    """Whether what was found ends the run.
 
     Args:
-        changed: findings that the last row made or changed.
+        changed: findings that the last row made or changed; all of them at the first row after the grace.
         curves: the run so far.
-        policy: which findings stop.
+        policy: which findings stop, and from when on.
     """
+    if curves.last_step <= policy.grace:
+        return StopDecision(stop=False)
     for finding in changed:
         if finding.severity is Severity.ERROR and finding.status is Status.OPEN and finding.name in policy.names:
             best = curves.best

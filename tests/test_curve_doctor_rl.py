@@ -1,4 +1,4 @@
-"""CurveDoctor in TRL's DPOTrainer and GRPOTrainer: it knows what the loss means and leaves a healthy run alone."""
+"""CurveDoctor in TRL's DPO, GRPO and reward trainers: it knows what the loss means and leaves a healthy run alone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ for name in ("transformers", "trl", "peft", "datasets"):
 pytestmark = pytest.mark.train
 
 from datasets import Dataset
+from peft import LoraConfig
 from tiny import llama, tokenizer
-from transformers import LlamaForCausalLM
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer
+from transformers import LlamaForCausalLM, LlamaForSequenceClassification
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RewardConfig, RewardTrainer
 
 from diagnose import CurveDoctor
 from diagnose.model import Kind, Report, Severity
@@ -108,3 +109,35 @@ def test_a_grpo_run_with_a_varied_reward(tmp_path: Path) -> None:
     assert {f.name for f in report.findings if f.severity is not Severity.INFO} <= {"clipped-completions"}, report.headline
     assert {"loss-divergence", "flat-loss", "zero-loss"} <= {skip.name for skip in report.skips}
     assert not report.stop.stop
+
+
+@pytest.mark.parametrize("with_adapter", [False, True])
+def test_a_reward_model_with_evaluations(tmp_path: Path, with_adapter: bool) -> None:
+    words = tokenizer()
+    good, bad = [" learns quickly."] * 32, [" diverges on monday."] * 32
+    pairs = Dataset.from_dict({"chosen": ["the cat" + text for text in good], "rejected": ["the cat" + text for text in bad]})
+    model = LlamaForSequenceClassification(llama(len(words)).config)
+    model.config.num_labels = 1
+    args = RewardConfig(
+        output_dir=str(tmp_path),
+        max_steps=24,
+        per_device_train_batch_size=4,
+        learning_rate=1e-3,
+        max_length=32,
+        eval_strategy="steps",
+        eval_steps=6,
+        **USUAL,
+    )
+    adapter = LoraConfig(r=4, target_modules="all-linear", task_type="SEQ_CLS") if with_adapter else None
+    trainer = RewardTrainer(
+        model=LlamaForSequenceClassification(model.config),
+        args=args,
+        train_dataset=pairs,
+        eval_dataset=pairs,
+        processing_class=words,
+        peft_config=adapter,
+    )
+    report, names = trained(trainer)
+    assert {"train/loss", "eval/loss", "train/accuracy"} <= names
+    assert not report.stop.stop
+    assert {f.severity for f in report.findings if f.metric != "settings"} <= {Severity.INFO}, report.headline

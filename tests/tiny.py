@@ -23,14 +23,18 @@ from transformers import (
 
 
 class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """`n` points in eight dimensions, each with a class of four: given by the point, or drawn at random."""
+    """`n` points in eight dimensions, each with a class of four: given by the point, or drawn at random.
 
-    def __init__(self, n: int, *, seed: int, random_labels: bool = False) -> None:
+    The points at `broken` are NaN.
+    """
+
+    def __init__(self, n: int, *, seed: int, random_labels: bool = False, broken: Sequence[int] = ()) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(n, 8, generator=generator)
         self.labels = self.x[:, :4].argmax(-1)
         if random_labels:
             self.labels = torch.randint(0, 4, (n,), generator=generator)
+        self.x[list(broken)] = math.nan
 
     def __len__(self) -> int:
         return len(self.x)
@@ -84,6 +88,7 @@ def trainer(
     model: nn.Module | None = None,
     random_labels: bool = False,
     n: int = 64,
+    broken: Sequence[int] = (),
     **changed: Any,
 ) -> Trainer:
     """A real Trainer over a Classifier; `changed` are arguments that differ from the usual ones."""
@@ -92,7 +97,7 @@ def trainer(
     made = Trainer(
         model=model or Classifier(),
         args=args,
-        train_dataset=Points(n, seed=1, random_labels=random_labels),
+        train_dataset=Points(n, seed=1, random_labels=random_labels, broken=broken),
         eval_dataset=Points(64, seed=2, random_labels=random_labels),
     )
     for callback in callbacks:

@@ -16,6 +16,7 @@ from diagnose.errors import NotALog
 from diagnose.model import Note, Run, Setting
 from diagnose.names import EVAL_LOSS, TRAIN_LOSS, canonical
 from diagnose.readers.files import counted, read_text
+from diagnose.readers.own_file import merged, note_of, observed
 from diagnose.readers.records import runs_of
 from diagnose.readers.settings import from_folder, from_state
 
@@ -150,8 +151,10 @@ def to_runs(state: State, *, id: str, source: str, folders: Sequence[Path], note
     """
     told: list[Note] = []
     settings = state.settings | from_folder(folders, told)
+    seen = observed(folders) if state.is_history else []
+    told += filter(None, map(note_of, seen))
     return runs_of(
-        state.rows,
+        merged(state.rows, seen),
         id=id,
         source=source,
         settings=settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnose.rules.attended_padding import AttendedPadding
 from diagnose.rules.base import Example, Rule, Watch, threshold
 from diagnose.rules.best_checkpoint_passed import BestCheckpointPassed
 from diagnose.rules.clipped_completions import ClippedCompletions
@@ -13,6 +14,7 @@ from diagnose.rules.epoch_staircase import EpochStaircase
 from diagnose.rules.eval_save_mismatch import EvalSaveMismatch
 from diagnose.rules.exploding_gradient import ExplodingGradient
 from diagnose.rules.fast_high_rank import FastHighRank
+from diagnose.rules.faulty_gradients import FaultyGradients
 from diagnose.rules.flat_loss import FlatLoss
 from diagnose.rules.grpo_no_signal import GrpoNoSignal
 from diagnose.rules.half_precision import HalfPrecision
@@ -23,7 +25,10 @@ from diagnose.rules.long_sequences import LongSequences
 from diagnose.rules.loose_clipping import LooseClipping
 from diagnose.rules.loss_divergence import LossDivergence
 from diagnose.rules.loss_spike import LossSpike
+from diagnose.rules.low_precision_weights import LowPrecisionWeights
 from diagnose.rules.many_epochs import ManyEpochs
+from diagnose.rules.masked_end_token import MaskedEndToken
+from diagnose.rules.masked_labels import MaskedLabels
 from diagnose.rules.memorization import Memorization
 from diagnose.rules.missing_eval import MissingEval
 from diagnose.rules.mixed_runs import MixedRuns
@@ -49,6 +54,7 @@ from diagnose.rules.undecayed_rate import UndecayedRate
 from diagnose.rules.unkept_best import UnkeptBest
 from diagnose.rules.unpaged_optimizer import UnpagedOptimizer
 from diagnose.rules.unstable_loss import UnstableLoss
+from diagnose.rules.untrained_parameters import UntrainedParameters
 from diagnose.rules.wrong_best_metric import WrongBestMetric
 from diagnose.rules.zero_learning_rate import ZeroLearningRate
 from diagnose.rules.zero_loss import ZeroLoss
@@ -104,6 +110,12 @@ RULES: tuple[type[Rule], ...] = (
     ScaledLoss,
     TooShort,
     MissingEval,
+    MaskedLabels,
+    MaskedEndToken,
+    AttendedPadding,
+    UntrainedParameters,
+    LowPrecisionWeights,
+    FaultyGradients,
 )
 
 __all__ = ["RULES", "Example", "Rule", "Watch", "threshold"]

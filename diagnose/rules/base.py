@@ -147,6 +147,10 @@ class Watch:
         """
         return NOTHING
 
+    def at_start(self, curves: Curves) -> Sequence[Finding]:
+        """What can be said before the first step; must not change the Watch."""
+        return NOTHING
+
     def close(self, curves: Curves) -> Sequence[Finding]:
         """What can only be said of a run as it stands: must not change the Watch, for a live run may go on."""
         return NOTHING

@@ -62,6 +62,10 @@ class EvalSaveMismatch(SettingsRule):
         ),
     )
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """All of it: a checkpoint that was never written cannot be had later."""
+        return self.judge(curves)
+
     def judge(self, curves: Curves) -> Remark | None:
         """The steps of evaluations against those of checkpoints."""
         evals, saves = word(curves, "eval_strategy", "evaluation_strategy") or "no", word(curves, "save_strategy") or "no"

@@ -58,6 +58,10 @@ class FastHighRank(SettingsRule):
         known = (("learning_rate", peak_rate(curves)), ("lora_r", number(curves, "lora_r")))
         return [name for name, value in known if value is None]
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """The rate as configured."""
+        return self.judge(curves)
+
     def judge(self, curves: Curves) -> Remark | None:
         """The rate against the one for the rank."""
         rate, rank = peak_rate(curves), number(curves, "lora_r")

@@ -51,14 +51,19 @@ class HalfPrecision(SettingsRule):
         Example("not told", _FALL),
     )
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """fp16 where there is a choice."""
+        return self.judge(curves) if flag(curves, "bf16_available") else None
+
     def judge(self, curves: Curves) -> Remark | None:
         """Whether fp16 is on."""
         if not flag(curves, "fp16"):
             return None
+        known = " though the device knows bf16" if flag(curves, "bf16_available") else ""
         return Remark(
-            "fp16=True: values above 65504 overflow to NaN, which bf16 does not do in the same memory",
+            f"fp16=True{known}: values above 65504 overflow to NaN, which bf16 does not do in the same memory",
             (Evidence("fp16", 1.0, "==", 1.0),),
-            "Set bf16=True and fp16=False where the card knows bf16.",
+            "Set bf16=True and fp16=False, on a card that knows bf16.",
             "bf16 has the range of fp32",
             (Change("fp16", True, False), Change("bf16", curves.settings.get("bf16"), True)),
             ("nan-loss", "hidden-nan", "nan-eval"),

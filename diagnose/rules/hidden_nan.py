@@ -10,7 +10,7 @@ from typing import ClassVar
 from diagnose import prescribe
 from diagnose.curves import LEVEL, Curves
 from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
-from diagnose.names import EVAL_LOSS, GRAD_NORM, LEARNING_RATE, TRAIN_LOSS
+from diagnose.names import BAD_GRADIENT, EVAL_LOSS, GRAD_NORM, LEARNING_RATE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 
 _NAN = math.nan
@@ -92,6 +92,9 @@ class _HiddenNanWatch(Watch):
         loss, grad = row.values.get(TRAIN_LOSS), row.values.get(GRAD_NORM)
         if loss is None or not math.isfinite(loss):
             return NOTHING
+        seen = curves.get(BAD_GRADIENT)
+        if seen is not None and seen.last_step == row.step:
+            return NOTHING  # a live doctor saw this gradient itself, and nan-loss tells of it
         sign: Evidence | None
         if grad is not None:
             sign = None if math.isfinite(grad) else Evidence(GRAD_NORM, grad, "is not finite", step=row.step)

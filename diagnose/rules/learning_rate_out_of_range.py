@@ -63,6 +63,10 @@ class LearningRateOutOfRange(SettingsRule):
             name for name, known in (("learning_rate", peak_rate(curves)), ("method", usual_rates(curves))) if known is None
         ]
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """The rate as configured."""
+        return self.judge(curves)
+
     def judge(self, curves: Curves) -> Remark | None:
         """The rate against the range."""
         rate, span = peak_rate(curves), usual_rates(curves)

@@ -66,6 +66,10 @@ class OddWarmUp(SettingsRule):
         """A rate that still rises at the end shows without the settings."""
         return [] if _share(curves) is not None or _is_rising(curves) else ["warmup_steps"]
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """A warm-up that never ends; others are seen by their harm."""
+        return self.judge(curves) if (_share(curves) or (0.0, 0.0))[0] > 1.0 else None
+
     def judge(self, curves: Curves) -> Remark | None:
         """The warm-up's share of the plan against the usual."""
         told, usual = _share(curves), f"usual are {100 * self.low:g} to {100 * self.high:g} %"

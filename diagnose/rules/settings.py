@@ -43,6 +43,7 @@ class Remark:
         why: the reason in one sentence.
         changes: see `Prescription`.
         causes: names of rules about the curve whose open finding the setting would explain.
+        severity: of a StartRule's finding, where it is not the rule's own.
     """
 
     message: str
@@ -51,6 +52,7 @@ class Remark:
     why: str
     changes: tuple[Change, ...] = ()
     causes: tuple[str, ...] = ()
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,55 @@ class SettingsRule(Rule):
         """What the log would have to tell before this rule can judge; empty when it can."""
         return [ask.split("|")[0] for ask in self.asks if all(curves.settings.get(a) is None for a in ask.split("|"))]
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """What to say before the first step, where no curve is needed and waiting would cost something; None by default."""
+        return None
+
     @abstractmethod
     def judge(self, curves: Curves) -> Remark | None:
         """What there is to say of the setting; None when it is as usual. Asked for only when all that it asks for is told."""
 
 
-class _SettingsWatch(Watch):
+@dataclass(frozen=True)
+class StartRule(SettingsRule):
+    """A rule about what no curve shows: data, weights and machine, as a live doctor found them before the first step.
+
+    What it asks for stands in no log, so it keeps silent where no live doctor left it in `curve_doctor.json`. What it says is
+    certain, so it has its own severity whatever the curve shows.
+    """
+
+    def start(self) -> Watch:
+        """A fresh Watch for one run; it holds nothing."""
+        return _StartWatch(self)
+
+    def before_start(self, curves: Curves) -> Remark | None:
+        """All of it."""
+        return self.judge(curves)
+
+
+class _RemarkWatch(Watch):
+    """Holds nothing but its rule."""
+
     def __init__(self, rule: SettingsRule) -> None:
         super().__init__(rule)
         self.judged = rule
 
+    def at_start(self, curves: Curves) -> Sequence[Finding]:
+        remark = None if self.judged.untold(curves) else self.judged.before_start(curves)
+        return NOTHING if remark is None else (self.told(remark, 0, remark.severity or self.rule.severity),)
+
+    def told(self, remark: Remark, step: int, severity: Severity) -> Finding:
+        """The finding of a remark, with its cure."""
+        cure = Prescription(remark.changes, remark.advice, remark.why)
+        return self.finding(SETTINGS, step, step, remark.message, *remark.evidence, severity=severity, prescription=cure)
+
+
+class _StartWatch(_RemarkWatch):
+    def close(self, curves: Curves) -> Sequence[Finding]:
+        return self.at_start(curves)
+
+
+class _SettingsWatch(_RemarkWatch):
     def skip(self, curves: Curves) -> str | None:
         untold = self.judged.untold(curves)
         return f"{UNTOLD}{', '.join(untold)}" if untold else None
@@ -92,9 +133,7 @@ class _SettingsWatch(Watch):
         if trouble is not None:
             text = f"{remark.message}: the likely cause of {trouble.name} at step {trouble.first_step}"
             return (self.finding(SETTINGS, step, step, text, *remark.evidence, severity=Severity.WARNING),)
-        cure = Prescription(remark.changes, remark.advice, remark.why)
-        found = self.finding(SETTINGS, step, step, remark.message, *remark.evidence, severity=Severity.INFO, prescription=cure)
-        return (found,)
+        return (self.told(remark, step, Severity.INFO),)
 
 
 def _open(curves: Curves, names: Sequence[str]) -> Finding | None:

@@ -53,6 +53,10 @@ class UnkeptBest(SettingsRule):
         Example("all are kept", _EVALS, settings={"load_best_model_at_end": False, "save_total_limit": 0}),
     )
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """All of it: a checkpoint that is deleted cannot be had later."""
+        return self.judge(curves)
+
     def judge(self, curves: Curves) -> Remark | None:
         """Whether checkpoints are deleted while nothing marks the best."""
         limit, saves = number(curves, "save_total_limit"), word(curves, "save_strategy")

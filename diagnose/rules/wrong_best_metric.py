@@ -57,6 +57,10 @@ class WrongBestMetric(SettingsRule):
         Example("best is not asked for", _EVALS, settings={"metric_for_best_model": "f1", "load_best_model_at_end": False}),
     )
 
+    def before_start(self, curves: Curves) -> Remark | None:
+        """The way round; whether the metric is logged is not yet known."""
+        return self.judge(curves)
+
     def judge(self, curves: Curves) -> Remark | None:
         """The metric's name against the log, then its way."""
         metric, rises = word(curves, "metric_for_best_model") or "", flag(curves, "greater_is_better")
@@ -65,7 +69,7 @@ class WrongBestMetric(SettingsRule):
             return None
         logged = [track for track in curves.tracks if track.startswith("eval/")]
         way = direction(name)
-        if name not in logged:
+        if logged and name not in logged:
             said = f"metric_for_best_model {metric}: no such metric among the {len(logged)} that the evaluation logged"
             evidence = Evidence(f"points of {name}", 0.0, "==", 0.0)
         elif way is not None and rises is not None and rises is (way is Direction.LOWER):
