@@ -59,7 +59,7 @@ def keep_best(trainer: Any, config: TrainConfig, folder: Path, report: Report, *
 
 def card(config: TrainConfig, folder: Path, report: Report) -> str:
     """A model card: how to use it, its settings, its curve, the doctor's report and samples."""
-    (run,) = read(folder)[:1] or [None]
+    run = read(folder)[0]
     kind = "a model" if config.method == "full" else "an adapter"
     library = "transformers" if config.method == "full" else "peft"
     best = report.best
@@ -79,7 +79,18 @@ def card(config: TrainConfig, folder: Path, report: Report) -> str:
         "| setting | value |",
         "|---|---|",
     ]
-    shown = {"model", "data", "validation", "method", "start_from", "max_length", "lora_r", "lora_dropout", "lora_target", "seed"}
+    shown = {
+        "model",
+        "data",
+        "validation",
+        "method",
+        "start_from",
+        "max_length",
+        "lora_r",
+        "lora_dropout",
+        "lora_target",
+        "seed",
+    }
     told_settings = {name: value for name, value in dataclasses.asdict(config).items() if name in shown and value is not None}
     told_settings |= {name: value for name, value in report.settings.items() if value is not None}
     lines += [f"| {name} | {escape(str(value))} |" for name, value in told_settings.items()]
@@ -94,10 +105,10 @@ def card(config: TrainConfig, folder: Path, report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _curve_table(run: Run | None) -> list[str]:
+def _curve_table(run: Run) -> list[str]:
     """Both losses at each evaluation."""
-    evals = None if run is None else run.series.get("eval/loss")
-    if run is None or evals is None:
+    evals = run.series.get("eval/loss")
+    if evals is None:
         return ["There was no evaluation."]
     train = run.series.get("train/loss")
     epochs = dict(zip(run.series["epoch"].step, run.series["epoch"].value, strict=True)) if "epoch" in run.series else {}
@@ -113,8 +124,8 @@ def _curve_table(run: Run | None) -> list[str]:
 def merge(config: TrainConfig, folder: Path) -> None:
     """Save the model with the best adapter merged into its 16-bit weights, as `merged/`.
 
-    The weights of a qlora run are merged into the 16-bit base, not into the 4-bit one that it was trained on; they differ by the
-    rounding of the quantization.
+    The adapter of a qlora run is merged into the 16-bit base, not into the 4-bit one that it was trained on; these differ by
+    the rounding of the quantization.
 
     Raises:
         TrainingInputError: there is no adapter to merge, or the model cannot be loaded.

@@ -83,6 +83,8 @@ class TrainConfig:
     save_total_limit: int = _say(3, "checkpoints that are kept; the best one always is", low=1)
     n_samples: int = _say(1, "answers of the model that are shown at each evaluation", low=0, high=20)
     preflight: int = _say(50, "first steps that are logged one by one and judged; 0 for none", low=0)
+    patience: int | None = _say(None, "evaluations without a new best before memorization stops the run", low=1)
+    grace: float = _say(0.0, "steps at the start, or a share of all below 1, in which the doctor stops nothing", low=0)
     retries: int = _say(2, "new tries when the doctor stops a run for its learning rate", low=0, high=5)
     merge: bool = _say(False, "also save the model with the adapter merged into 16-bit weights")
     report_to: str = _say("tensorboard", "where the Trainer logs to besides its own file; none for nowhere")
@@ -169,7 +171,7 @@ def dump_yaml(config: TrainConfig) -> str:
     changed = {
         name: list(value) if isinstance(value, tuple) else value for name, value in told.items() if value != defaults[name]
     }
-    return yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(changed, sort_keys=False, allow_unicode=True))
 
 
 def _checked(item: dataclasses.Field[Any], value: Any) -> Any:

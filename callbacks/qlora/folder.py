@@ -29,7 +29,7 @@ MERGED = "merged"
 TENSORBOARD = "tensorboard"
 #: What a run leaves in its folder, and so what `--overwrite` may remove.
 _OURS = (
-    *(SETTINGS_FILE, BEST, MERGED, TENSORBOARD, "samples.jsonl", "interrupted.json"),
+    *(SETTINGS_FILE, BEST, MERGED, TENSORBOARD, "samples.jsonl"),
     *("trainer_state.json", "curve_doctor.json", "README.md", "training_args.bin"),
 )
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -90,7 +90,7 @@ def open_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not resume:
         if not (folder / SETTINGS_FILE).is_file():
             raise TrainingInputError(f"{folder} holds files that are no run of `diagnose train`: give another --output-dir")
-        if not overwrite:
+        if not overwrite and _holds_a_run(folder):
             raise TrainingInputError(
                 f"{folder} holds a run{_where(folder)}: continue it with --resume, replace it with --overwrite, "
                 "or give another --output-dir"
@@ -133,6 +133,11 @@ def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, by step."""
     found = [(int(m[1]), path) for path in folder.glob("checkpoint-*") if (m := _CHECKPOINT.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
+
+
+def _holds_a_run(folder: Path) -> bool:
+    """Whether there is anything to lose: a start that failed leaves no more than its settings."""
+    return bool(checkpoints(folder)) or any((folder / name).exists() for name in ("trainer_state.json", BEST))
 
 
 def _is_whole(checkpoint: Path) -> bool:

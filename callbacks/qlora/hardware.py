@@ -121,4 +121,6 @@ def _check_packages(config: TrainConfig, device: str) -> None:
             package = {"liger_kernel": "liger-kernel", "flash_attn": "flash-attn"}.get(name, name)
             raise TrainingInputError(f"these settings need {package}, which is not installed: pip install {package}")
     if config.packing and not (config.attention or "").startswith("flash") and not has_flash_attention():
-        raise ConfigError("packing needs FlashAttention, which keeps packed examples apart: pip install flash-attn, or do not pack")
+        raise ConfigError(
+            "packing needs FlashAttention, which keeps packed examples apart: pip install flash-attn, or do not pack"
+        )

@@ -1,8 +1,8 @@
 """The first steps of a run, logged one by one and judged, so that a training that cannot work ends in a minute.
 
-They are steps of the run itself: same data, same schedule, same folder. Where they pass, nothing is lost or repeated. Judged are:
-whether the loss falls beyond its noise, whether memory is left, and whatever the doctor finds. A loss that has not fallen yet is
-told and no reason to stop: in a long run the rate is still in its warm-up, and the doctor goes on watching.
+They are steps of the run itself: same data, same schedule, same folder. Where they pass, nothing is lost or repeated. Judged
+are: whether the loss falls beyond its noise, whether memory is left, and whatever the doctor finds. A loss that has not
+fallen yet is told and no reason to stop: in a long run the rate is still in its warm-up, and the doctor goes on watching.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def course_of(losses: Sequence[float]) -> tuple[Course, float, float]:
         return "rises", math.nan, math.nan
     n_first, n_last = max(3, len(finite) // 10), len(finite) // 3
     first, last = float(np.median(finite[:n_first])), float(np.median(finite[-n_last:]))
-    noise = robust_scale(np.diff(finite)) / math.sqrt(2)
+    noise = robust_scale(np.diff(finite).tolist()) / math.sqrt(2)
     error = noise * math.sqrt(1 / n_first + 1 / n_last)
     course: Course = "falls" if first - last > _FALLS * error else "rises" if last - first > _RISES * error else "flat"
     return course, first, last

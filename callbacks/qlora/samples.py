@@ -1,7 +1,8 @@
 """What the model answers, looked at beside the losses: a few examples of the validation set, answered at each evaluation.
 
 A loss can look healthy while the answers are noise, and the other way round. The answers are shown, and kept in
-`samples.jsonl` for the model card.
+`samples.jsonl` for the model card. `CurveDoctor(sample_prompts=...)` takes texts; these are the tokens of real examples, system
+prompt and earlier turns included, and what was expected stands beside the answer.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from transformers import TrainerCallback
 from diagnose.callbacks.guard import guarded
 from diagnose.callbacks.output import say
 from diagnose.callbacks.qlora.encode import IGNORED
+from diagnose.callbacks.sample_prompts import MOST_SECONDS, MOST_TOKENS
 
 FILE_NAME = "samples.jsonl"
-#: Tokens of an answer at most, and characters of each text that are shown.
-_NEW_TOKENS, _SHOWN = 48, 100
+#: Characters of each text that are shown.
+_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def answer(model: Any, tokenizer: Any, prompt: Prompt) -> str:
         made = model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            max_new_tokens=_NEW_TOKENS,
+            max_new_tokens=MOST_TOKENS,
+            max_time=MOST_SECONDS,
             do_sample=False,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
@@ -26,7 +26,7 @@ from diagnose.callbacks.qlora.tokenized import check_labels, tokenize_data
 from diagnose.callbacks.qlora.tokenizer import prepare_tokenizer
 from diagnose.errors import ConfigError, TrainingInputError
 
-#: Steps between evaluations in a long run, and evaluations that a run should have: enough to see a minimum, and that it was left.
+#: Steps between evaluations in a long run, and evaluations that a run should have: enough to see a minimum and that it is left.
 _EVAL_LOW, _EVAL_HIGH, _EVALS, _FEW_EVALS = 50, 100, 20, 12
 #: Steps between logs, and logs between two evaluations where the run is short.
 _LOGGING, _LOGS_AN_EVAL = 10, 3
@@ -77,7 +77,9 @@ def prepare(config: TrainConfig) -> Prepared:
     return Prepared(data, tokenizer, model_config, lengths, max_length, (*data.notes, *notes))
 
 
-def make_plan(config: TrainConfig, hardware: Hardware, prepared: Prepared) -> tuple[BatchSettings, Plan | None, tuple[str, ...]]:
+def make_plan(
+    config: TrainConfig, hardware: Hardware, prepared: Prepared
+) -> tuple[BatchSettings, Plan | None, tuple[str, ...]]:
     """Batch, accumulation and checkpointing: by the memory plan, or as given.
 
     Returns:
@@ -155,7 +157,7 @@ def training_arguments(
     is_evaluated = prepared.data.validation is not None
     # Without padding no token is wasted; it takes a kernel that keeps the examples of a row apart.
     is_padding_free = hardware.attention.startswith("flash_attention") and batch.per_device_batch > 1 and not config.packing
-    with _as_config_error():
+    with _refusals_told():
         return SFTConfig(
             output_dir=str(folder),
             learning_rate=config.rate,
@@ -206,7 +208,7 @@ def make_trainer(
     """TRL's trainer with the model loaded. `train.py` puts its own lines in place of the Trainer's dictionaries."""
     args = training_arguments(config, hardware, prepared, batch, folder)
     model = load_model(config, hardware, prepared.model_config)
-    with _as_config_error():
+    with _refusals_told():
         trainer = SFTTrainer(
             model=model,
             args=args,
@@ -241,19 +243,14 @@ def smaller(batch: BatchSettings, config: TrainConfig) -> TrainConfig:
     )
 
 
-class _as_config_error:  # noqa: N801 - used as `with _as_config_error():`
-    """Turns what TRL or PEFT refuse into a ConfigError: the values come from the user."""
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Turn what TRL or PEFT refuse into a ConfigError: the values come from the user.
 
-    def __enter__(self) -> None:
-        """Nothing to begin."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Raise it anew.
-
-        Raises:
-            ConfigError: in place of what was raised.
-        """
-        if isinstance(error, torch.OutOfMemoryError):
-            return
-        if isinstance(error, ValueError | TypeError | ImportError):
-            raise ConfigError(f"these settings do not work: {' '.join(str(error).split())[:400]}") from error
+    Raises:
+        ConfigError: in place of what was raised.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, ImportError) as error:
+        raise ConfigError(f"these settings do not work: {' '.join(str(error).split())[:400]}") from error

@@ -168,7 +168,7 @@ def one_try(
         TrainingInputError: no smaller batch is left, or the disk is full.
     """
     while True:
-        doctor = CurveDoctor(report=True)
+        doctor = CurveDoctor(patience=config.patience, grace=config.grace)
         preflight = Preflight(config.preflight, hardware.gpu_bytes, None if plan is None else plan.peak)
         interrupts = Interrupts()
         examples = prepared.data.validation if prepared.data.validation is not None else prepared.data.train

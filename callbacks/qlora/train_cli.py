@@ -1,7 +1,7 @@
 """The command `diagnose train`: flags made from `TrainConfig`, a YAML file, and what is told at the end.
 
-Nothing but the standard library and the config is imported until the training begins: `--help` comes at once, and works where the
-train extra is not installed.
+Nothing but the standard library and the config is imported until the training begins: `--help` comes at once, and works
+where the train extra is not installed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.callbacks.qlora.config import TrainConfig
+from diagnose.callbacks.qlora.config import TrainConfig, with_values
 from diagnose.callbacks.qlora.folder import free_folder
 from diagnose.errors import ConfigError
 from diagnose.model import SETTINGS, Change, Finding, Report, Severity, Status
@@ -44,7 +44,8 @@ def cause_of(report: Report, *, failed_preflight: bool) -> Finding | None:
     """
     if report.stop.because is not None or not failed_preflight:
         return report.stop.because
-    found = [f for f in report.findings if f.status is Status.OPEN and f.severity is not Severity.INFO and _factor(f) is not None]
+    live = [f for f in report.findings if f.status is Status.OPEN and f.severity is not Severity.INFO]
+    found = [f for f in live if _factor(f) is not None]
     return min(found, key=lambda f: (-f.severity.rank, _factor(f) or 1.0), default=None)
 
 
@@ -80,7 +81,7 @@ def treat(
     if rate is None:
         return None
     try:
-        changed = dataclasses.replace(config, **{c.setting: c.after for c in changes})
+        changed = with_values(config, {c.setting: c.after for c in changes}, "the prescription")
     except ConfigError:
         return None  # prescribed for a rate beyond all bounds
     start, why = _start(config, folder, report, first_loss)

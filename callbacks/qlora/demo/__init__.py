@@ -1,7 +1,7 @@
 """The demo of the trainer: a tiny Llama made on the spot, fine-tuned with LoRA first at a rate that is too high.
 
-The base learns for a few seconds to speak the language of the examples, as a real base has from its pre-training: a random base has
-nothing that an adapter could build on. Then everything is as in a real training, on the CPU, in about two minutes.
+The base learns for a few seconds to speak the language of the examples, as a real base has in its pre-training: a random one
+has nothing that an adapter could build on. Then everything is as in a real training, on the CPU.
 
 What is not as in a real training: the rates. Adapters of so small a model want about fifty times the usual ones.
 """
