@@ -9,6 +9,7 @@ are the Trainer's own where it has the setting. None stands for "chosen by the t
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -210,7 +211,7 @@ def _number(item: dataclasses.Field[Any], value: Any, *, whole: bool) -> int | f
         number = float(value) if not isinstance(value, bool) else float("nan")
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if number != number or (whole and number != int(number)):
+    if not math.isfinite(number) or (whole and number != int(number)):
         raise ConfigError(f"{item.name} must be {word}, got {value!r}")
     low, high, is_open = (item.metadata.get(key) for key in ("low", "high", "open_low"))
     if (low is not None and (number < low or (is_open and number == low))) or (high is not None and number > high):
