@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ for name in ("torch", "transformers", "trl", "datasets"):
 pytestmark = pytest.mark.train
 
 import torch
+import trl
 from datasets import Dataset, DatasetDict
 from tiny import llama, tokenizer
 from transformers import LlamaConfig, PreTrainedTokenizerFast
@@ -21,7 +23,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from diagnose.callbacks.qlora.data import TrainingData, load_data
-from diagnose.callbacks.qlora.encode import IGNORED, Encoded, encode
+from diagnose.callbacks.qlora.encode import IGNORED, ChatTemplateError, Encoded, encode
 from diagnose.callbacks.qlora.lengths import Lengths, choose_length, measure_lengths
 from diagnose.callbacks.qlora.split import held_out
 from diagnose.callbacks.qlora.tokenized import check_labels, tokenize_data
@@ -249,9 +251,67 @@ def test_labels_are_checked_in_rows_and_in_batches() -> None:
 def test_no_chat_template_and_one_that_refuses() -> None:
     with pytest.raises(TrainingInputError, match="no chat template"):
         encode({"messages": CONVERSATION}, tokenizer())
-    strict = chat_tokenizer("{% for m in messages %}{{ raise_exception('no system role') }}{% endfor %}")
-    with pytest.raises(TrainingInputError, match=r"refuses a conversation of system, user, .*: no system role"):
+    strict = chat_tokenizer(
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}{% endfor %}"
+        + CHATML
+    )
+    with pytest.raises(ChatTemplateError, match=r"refuses a conversation of system, user, .*: no system role"):
         encode({"messages": CONVERSATION}, strict)
+
+
+TEMPLATES = sorted(
+    path for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja") if "training" not in path.stem
+)
+#: They take typed parts of messages, images among them, and no plain text.
+NOT_FOR_TEXT = ("idefics3", "llava_next", "smolvlm")
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"], ids=["plain", "thinking"])
+def test_the_templates_of_real_models_learn_the_answers_and_nothing_that_was_asked(path: Path, thought: str) -> None:
+    template = path.read_text()
+    words = tokenizer()
+    marks = sorted(set(re.findall(r"<[|｜]?[a-zA-Z_▁]+[|｜]?>", template)) - {"<think>"})  # noqa: RUF001 - DeepSeek's bars
+    words.add_special_tokens({"additional_special_tokens": marks})
+    words.chat_template = template
+    turns = [("user", "first question"), ("assistant", f"{thought}first answer")]
+    turns += [("user", "second question"), ("assistant", f"{thought}second answer")]
+    conversation = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    if path.stem in NOT_FOR_TEXT:
+        with pytest.raises(ChatTemplateError):
+            encode(conversation, words)
+        return
+    sequences = encode(conversation, words)
+    told = [learned(sequence, words) for sequence in sequences]
+    assert "".join(told).count("first answer") == 1
+    assert "".join(told).count("second answer") == 1
+    assert "question" not in "".join(told)
+    assert not [text for text in told if text.rstrip().endswith("answer")], "the end mark is not learned"
+
+
+def test_a_conversation_that_the_template_refuses_is_left_out_and_told(tmp_path: Path) -> None:
+    strict = chat_tokenizer("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML)
+    rows = [{"messages": CONVERSATION[1:]}, {"messages": CONVERSATION}, {"messages": CONVERSATION[1:3]}]
+    data = load_data(write(tmp_path / "train.jsonl", rows))
+    tokenized = tokenize_data(data, strict, max_length=256)
+    assert len(tokenized.train) == 2
+    assert tokenized.notes[-1].startswith("1 training examples left out: the chat template refuses a conversation of system")
+    assert tokenized.left_out[-1].place == "training example 1"
+    assert len(measure_lengths(data, strict).tokens) == 2
+    only = load_data(write(tmp_path / "only.jsonl", rows[1:2]))
+    for refused in (lambda: tokenize_data(only, strict, max_length=256), lambda: measure_lengths(only, strict)):
+        with pytest.raises(ChatTemplateError, match="no system role"):
+            refused()
+
+
+def test_many_sequences_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.callbacks.qlora.tokenized._BLOCK", 7)
+    words = tokenizer()
+    data = load_data(write(tmp_path / "train.jsonl", pairs(19)))
+    tokenized = tokenize_data(data, words, max_length=64)
+    assert [words.decode(row["input_ids"]) for row in tokenized.train] == [
+        f"{row['prompt']}{row['completion']}</s>" for row in data.train
+    ]
 
 
 @pytest.mark.parametrize(

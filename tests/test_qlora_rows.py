@@ -171,7 +171,7 @@ TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "he
         ),
         (GOOD, "prompt-completion", GOOD),
         ({"question": "2+2=", "answer": "4", "text": "no"}, "prompt-completion", GOOD),
-        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "prompt-completion", {"prompt": TURNS[:1], "completion": TURNS[1:]}),
+        ({"prompt": TURNS[:1], "completion": TURNS[1:]}, "chat-completion", {"prompt": TURNS[:1], "completion": TURNS[1:]}),
         (
             {"instruction": "hi", "input": "", "output": "hello", "text": "### Instruction: hi"},
             "alpaca",
@@ -222,6 +222,8 @@ def test_other_columns_have_no_layout(row: dict[str, object]) -> None:
         ({"messages": [{"role": "robot", "content": "x"}]}, "no 'role' of .* it has 'robot'"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "something other than text"),
         ({"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]}, "calls a tool"),
+        ({"prompt": TURNS[:1], "completion": "hello"}, "completion is text, not a list of turns"),
+        ({"prompt": "hi", "completion": TURNS[1:]}, "answer is a list, not text"),
         ({"conversations": [{"from": 3, "value": "x"}]}, "no 'from' of .* it has 3"),
     ],
 )

@@ -5,6 +5,7 @@
 | messages | `messages`, or `conversations` with role and content | messages |
 | sharegpt | `conversations` with from and value | messages |
 | prompt-completion | `prompt` and `completion`, or another pair of `PAIRS` | prompt-completion |
+| chat-completion | the same, each a list of messages | prompt-completion |
 | alpaca | `instruction`, `output`, and maybe `input` | messages where there is a chat template, else prompt-completion |
 | text | `text` | text |
 
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from diagnose.callbacks.qlora.read_rows import type_name
 
 Kind = Literal["messages", "prompt-completion", "text"]
-Layout = Literal["messages", "sharegpt", "prompt-completion", "alpaca", "text"]
+Layout = Literal["messages", "sharegpt", "prompt-completion", "chat-completion", "alpaca", "text"]
 
 #: Columns of a question and its answer, the most explicit first.
 PAIRS = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("input", "output"))
@@ -71,7 +72,7 @@ def layout_of(row: Mapping[str, Any]) -> Layout | None:
         turns = _turns(row["conversations"])
         return "messages" if turns and isinstance(turns[0], dict) and "role" in turns[0] else "sharegpt"
     if has >= set(PAIRS[0]):
-        return "prompt-completion"
+        return "chat-completion" if isinstance(row[PAIRS[0][0]], list) else "prompt-completion"
     if any({instruction, answer} <= has for instruction, _, answer in INSTRUCTIONS):
         return "alpaca"
     if any(has >= set(pair) for pair in PAIRS[1:]):
@@ -118,11 +119,14 @@ def example_of(row: Mapping[str, Any], layout: Layout, *, chat: bool) -> dict[st
         return _alpaca(row, chat=chat)
     if layout == "text":
         return {"text": _text(row["text"], "text")}
+    if layout == "chat-completion":
+        question, answer = PAIRS[0]
+        prompt = [_message(turn, "role", "content") for turn in _list(row[question], question)]
+        return {
+            "prompt": prompt,
+            "completion": _answered([_message(turn, "role", "content") for turn in _list(row[answer], answer)]),
+        }
     question, answer = next(pair for pair in PAIRS if all(row.get(name) is not None for name in pair))
-    if isinstance(row[question], list):
-        prompt = [_message(turn, "role", "content") for turn in row[question]]
-        answers = _answered([_message(turn, "role", "content") for turn in _list(row[answer], answer)])
-        return {"prompt": prompt, "completion": answers}
     return {"prompt": _text(row[question], question), "completion": _text(row[answer], "answer")}
 
 

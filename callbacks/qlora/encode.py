@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 #: The label of a token that the loss leaves out (torch's `ignore_index`).
 IGNORED = -100
 
+#: The end mark is looked for in so many tokens from the end of an answer: templates put a line end after it.
+_MARK_WITHIN = 3
+
+#: So much of an answer's last line must be in the rendered text: some templates drop its thoughts, those for images all of it.
+_TAIL = 40
+
+
+class ChatTemplateError(TrainingInputError):
+    """A chat template refuses one conversation, such as one with a system turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -44,7 +54,8 @@ def encode(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> li
         tokenizer: of the model.
 
     Raises:
-        TrainingInputError: a conversation, and the tokenizer has no chat template, or its template refuses it.
+        ChatTemplateError: the chat template refuses the conversation.
+        TrainingInputError: the tokenizer has no chat template, and the example is a conversation.
     """
     if "messages" in example:
         return _conversation(example["messages"], 0, tokenizer)
@@ -62,34 +73,25 @@ def _conversation(messages: Sequence[Mapping[str, str]], first: int, tokenizer: 
     """The answers of a conversation from message `first` on, in one sequence if the template allows it."""
     answers = [i for i, message in enumerate(messages) if i >= first and message["role"] == "assistant"]
     whole = _render(messages, tokenizer)
+    if messages[-1]["content"].strip().rpartition("\n")[2][-_TAIL:] not in whole:
+        raise ChatTemplateError("the chat template leaves the answer out: it is made for something other than text turns")
     ids = _tokens(whole, tokenizer)
     spans = []
     for i in answers[:-1]:
         before, through = _render(messages[:i], tokenizer, opened=True), _render(messages[: i + 1], tokenizer)
         if not (whole.startswith(before) and whole.startswith(through)):
-            return [_last_answer(messages[: i + 1], tokenizer) for i in answers]
+            return [sequence for i in answers for sequence in _conversation(messages[: i + 1], i, tokenizer)]
         spans.append((_shared(_tokens(before, tokenizer), ids), _shared(_tokens(through, tokenizer), ids)))
-    last = _last_answer(messages, tokenizer)
-    if not spans:
-        return [last]
-    labels = _labelled(ids, spans).labels
-    tail = last.labels[len(ids) :]  # the end token, where the template leaves it out
-    merged = [b if b != IGNORED else a for a, b in zip(labels, last.labels, strict=False)]
-    return [Encoded(last.input_ids, merged + tail)]
-
-
-def _last_answer(messages: Sequence[Mapping[str, str]], tokenizer: Any) -> Encoded:
-    ids = _tokens(_render(messages, tokenizer), tokenizer)
     start = _shared(_tokens(_render(messages[:-1], tokenizer, opened=True), tokenizer), ids)
-    if not set(ids[start:]) & set(tokenizer.all_special_ids) and not _ends_as_added_token(ids[start:], tokenizer):
+    if not _is_ended(ids[start:], tokenizer):
         ids = _ended(ids, tokenizer)  # a template of plain words never says that the answer is over
-    return _labelled(ids, [(start, len(ids))])
+    return [_labelled(ids, [*spans, (start, len(ids))])]
 
 
-def _ends_as_added_token(ids: Sequence[int], tokenizer: Any) -> bool:
-    """Whether the last tokens have an end mark that is not among the special tokens (`<|im_end|>` of some models)."""
-    added = set(tokenizer.get_added_vocab().values())
-    return any(token in added for token in ids[-3:])
+def _is_ended(answer: Sequence[int], tokenizer: Any) -> bool:
+    """Whether an answer ends with a special token, or one that was added to the vocabulary, perhaps before a line end."""
+    marks = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
+    return any(token in marks for token in answer[-_MARK_WITHIN:])
 
 
 def _render(messages: Sequence[Mapping[str, str]], tokenizer: Any, *, opened: bool = False) -> str:
@@ -105,7 +107,7 @@ def _render(messages: Sequence[Mapping[str, str]], tokenizer: Any, *, opened: bo
         return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=opened))
     except Exception as error:  # a template raises what its author wrote, and jinja's own errors
         roles = ", ".join(message["role"] for message in messages)
-        raise TrainingInputError(f"the chat template refuses a conversation of {roles}: {error}") from error
+        raise ChatTemplateError(f"the chat template refuses a conversation of {roles}: {error}") from error
 
 
 def _tokens(rendered: str, tokenizer: Any) -> list[int]:

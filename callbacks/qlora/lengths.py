@@ -10,7 +10,7 @@ import importlib.util
 import random
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.callbacks.qlora.data import TrainingData
-from diagnose.callbacks.qlora.encode import encode
+from diagnose.callbacks.qlora.encode import ChatTemplateError, encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,14 +93,24 @@ def measure_lengths(data: TrainingData, tokenizer: PreTrainedTokenizerBase, *, s
         seed: of that draw.
 
     Raises:
-        TrainingInputError: a conversation, and the tokenizer has no chat template.
+        TrainingInputError: the tokenizer has no chat template where one is needed, or one that refuses every example.
     """
     n = len(data.train)
     indexes = sorted(random.Random(seed).sample(range(n), sample)) if n > sample else range(n)
     examples = (data.train[i] for i in indexes)
-    tokens = np.sort([len(sequence.input_ids) for example in examples for sequence in encode(example, tokenizer)])
+    tokens = np.sort([length for example in examples for length in _lengths(example, tokenizer)])
+    if not len(tokens):
+        encode(data.train[0], tokenizer)  # tells why
     max_length = choose_length(tokens)
     return Lengths(tokens, n, len(indexes), max_length, _notes(tokens, n, len(indexes), max_length))
+
+
+def _lengths(example: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The lengths of an example's sequences; none where the chat template refuses it, which `tokenize_data` tells."""
+    try:
+        return [len(sequence.input_ids) for sequence in encode(example, tokenizer)]
+    except ChatTemplateError:
+        return []
 
 
 def choose_length(tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:

@@ -4,7 +4,7 @@ Two counts. `course_bytes` is the one that courses teach, before activations. `p
 that transformers, PEFT, bitsandbytes and TRL's fused head make, at the moment of the step when most are live. It is checked
 against `fake_step.py` over models of different shape (tests/benchmarks/memory_plan.py); it has not been measured on CUDA.
 
-Not covered: `ALLOWANCE` stands for what is outside the tensors; adapter dropout, Liger kernels, attention without sdpa or
+Not covered: `ALLOWANCE` stands for what is outside the tensors; Liger kernels, attention without sdpa or
 FlashAttention, sharded models, evaluation batches larger than the training's.
 """
 
@@ -78,7 +78,9 @@ def predict(
     length: int,
     checkpointing: bool,
     lora_r: int = 16,
+    has_dropout: bool = False,
     accumulated: bool = True,
+    is_distributed: bool = False,
 ) -> Bytes:
     """Predict the peak of a training step in steady state, with 8-bit Adam.
 
@@ -89,7 +91,9 @@ def predict(
         length: tokens an example.
         checkpointing: the layers are computed again in the backward pass.
         lora_r: rank of the adapters, on all linear layers.
+        has_dropout: whether the adapters drop a part of their input.
         accumulated: gradients of earlier micro-batches are there as well.
+        is_distributed: several processes, each with the whole model: DDP holds the gradients a second time, in its buckets.
     """
     tokens = batch * length
     n_trained = shape.n_params if method == "full" else shape.n_lora(lora_r)
@@ -97,18 +101,24 @@ def predict(
     adapters = {"qlora": 2, "lora": 4, "full": 0}[method] * n_trained
     optimizer = round(n_trained * 2 * (1 + 4 / 256))  # two states of 8 bits, with a 32-bit scale for 256 of each
     gradients = n_trained * (4 if method == "lora" else 2)
+    buckets = gradients if is_distributed else 0
 
-    inputs = 2 * tokens * shape.hidden  # the residual stream at one place, in bf16
-    layer = tokens * _saved_a_token(shape, method, batch, length, lora_r)
-    kept = shape.n_layers * (inputs if checkpointing else layer)
-    recomputed = layer if checkpointing else 0
-    widest = max(n_in * n_out for n_in, n_out in shape.linears)
-    weight_copy = widest * 2 + widest * 4 // BLOCK if method == "qlora" else 0
-    in_layer = recomputed + inputs + 2 * 3 * tokens * shape.mlp + weight_copy
-    head = tokens * shape.hidden * 14 + min(tokens, HEAD_TOKENS) * HEAD_WIDTH * 2
+    layer = tokens * _saved_a_token(shape, method, batch, length, lora_r, has_dropout=has_dropout)
+    stream = tokens * shape.hidden * _stream(shape, method)
+    kept = shape.n_layers * (stream if checkpointing else layer)
+    in_layer = _beyond_saved(shape, method, tokens, has_dropout=has_dropout) + (layer if checkpointing else 0)
+    # What the last norm and the head hold of the hidden state: a float32 copy before, one or two after, one as gradient.
+    head = tokens * ((16 if shape.has_layer_norm else 12) * shape.hidden + 28) + min(tokens, HEAD_TOKENS) * HEAD_WIDTH * 2
     if method == "full":
-        head += shape.vocab * shape.hidden * 6
-    return Bytes(weights, adapters, gradients, optimizer, kept + max(in_layer - head, 0), head)
+        head += shape.vocab * shape.hidden * 6  # its gradient, summed in float32 and then made bf16
+    activations = kept + max(in_layer - head, 0)
+    if accumulated:
+        return Bytes(weights, adapters, gradients + buckets, optimizer, activations, head)
+    # Gradients take the place of activations, layer by layer: the peak is at one end of the backward pass or at the other.
+    twice = 2 * 2 * shape.vocab * shape.hidden if method == "full" and shape.is_tied else 0  # embedding and head, and their sum
+    if gradients + twice > activations + head:
+        return Bytes(weights, adapters, gradients + buckets, optimizer, 0, twice)
+    return Bytes(weights, adapters, buckets, optimizer, activations, head)
 
 
 def _packed(n: int) -> int:
@@ -116,7 +126,7 @@ def _packed(n: int) -> int:
     return n // 2 + n // BLOCK + 4 * n // (BLOCK * NESTED_BLOCK)
 
 
-def _saved_a_token(shape: ModelShape, method: Method, batch: int, length: int, lora_r: int) -> int:
+def _saved_a_token(shape: ModelShape, method: Method, batch: int, length: int, lora_r: int, *, has_dropout: bool) -> int:
     """What a layer keeps for its backward pass, in bytes a token, tensor by tensor in the order of the forward pass."""
     h, q, kv, mlp = shape.hidden, shape.q, shape.kv, shape.mlp
     is_padded = batch > 1  # examples of different lengths: attention takes a mask, and keys and values are repeated
@@ -131,8 +141,34 @@ def _saved_a_token(shape: ModelShape, method: Method, batch: int, length: int, l
         norms += 4 * (q + kv)
     attention = 2 * q + 2 * 2 * (q if is_padded else kv) + 2 * q + 4 * shape.n_heads + (2 * length if is_padded else 0)
     attention += 2 * q if method == "lora" else 0
-    # A 4-bit layer answers in the type of its input: float32 after a LayerNorm.
-    inside = 4 if shape.has_layer_norm and method == "qlora" else 2
+    inside = _stream(shape, method)
     gated = inside * 3 * mlp if shape.is_gated else inside * shape.n_activation_copies * mlp
     adapters = 0 if method == "full" else 2 * lora_r * len(shape.linears)
+    if has_dropout and method != "full":
+        # Each adapter has an input of its own, and a byte for each number that says whether it was dropped.
+        dropped = 3 * sum(n_in for n_in, _ in shape.linears)
+        return norms - copies * 2 * h + attention - (2 * q if method == "lora" else 0) + gated + dropped + adapters
     return norms + attention + gated + 2 * mlp + adapters
+
+
+def _stream(shape: ModelShape, method: Method) -> int:
+    """Bytes of a number of the residual stream: a 4-bit layer answers in the type of its input, LayerNorm's float32."""
+    return 4 if shape.has_layer_norm and method == "qlora" else 2
+
+
+def _beyond_saved(shape: ModelShape, method: Method, tokens: int, *, has_dropout: bool) -> int:
+    """What is live in a layer's busiest moment beside what it keeps for the backward pass, in bytes.
+
+    All in the last linear layer of the MLP, whose input is the widest tensor. Found by looking at what is live at the peak of
+    the fake step.
+    """
+    number = _stream(shape, method)
+    width, stream = number * tokens * shape.mlp, number * tokens * shape.hidden
+    if method == "lora":  # forward: the input in bf16, in float32 for the adapter (and dropped), in bf16 again for autocast
+        return (10 if has_dropout else 6) * tokens * shape.mlp + 5 * stream
+    n_weights = shape.mlp * shape.hidden
+    weight = n_weights * 2 + n_weights * 4 // BLOCK if method == "qlora" else 0  # the 4-bit weight as a whole in bf16
+    forward = weight + 4 * stream
+    product = weight + 2 * width - 2 * tokens * shape.mlp + stream  # backward: base's and adapter's gradient of the input
+    total = 3 * width - 2 * tokens * shape.mlp + stream  # backward: both, and their sum
+    return max(forward, product, total)

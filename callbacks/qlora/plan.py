@@ -8,34 +8,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from diagnose.callbacks.qlora.memory import ALLOWANCE, METHODS, Bytes, Method, course_bytes, predict
+from diagnose.callbacks.qlora.memory import ALLOWANCE, METHODS, Bytes, Method, predict
+from diagnose.callbacks.qlora.plan_table import gb, plan_table
 from diagnose.callbacks.qlora.shape import ModelShape, shape_of
 from diagnose.errors import ConfigError
 
 #: A plan fits if it would even were the prediction a tenth too low.
 HEADROOM = 1.1
 
-#: The batch where the GPU's size is not known: that of a 24 GB card.
+#: The batch where the GPU's size is not known.
 USUAL_BATCH = 4
 
-_SHORTER = (4096, 2048, 1024, 512)
-_TITLES = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
-_PARTS = (
-    ("weights", "weights"),
-    ("adapters", "adapters"),
-    ("gradients", "gradients"),
-    ("optimizer", "optimizer (8-bit Adam)"),
-    ("activations", "activations"),
-    ("head", "head and loss"),
-)
+#: The lengths that are advised where the one asked for does not fit.
+SHORTER = (4096, 2048, 1024, 512)
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Plan:
         return self.per_device_batch * self.accumulation * self.devices
 
     def __rich__(self) -> RenderableType:
-        return Group(_table(self), *(Text(note) for note in self.notes))
+        return Group(plan_table(self), *(Text(note) for note in self.notes))
 
 
 def plan_memory(
@@ -94,6 +86,7 @@ def plan_memory(
     gpu_bytes: int | None,
     effective_batch: int = 16,
     lora_r: int = 16,
+    lora_dropout: float = 0.0,
     devices: int = 1,
     checkpointing: bool | None = None,
     batch: int | None = None,
@@ -108,13 +101,14 @@ def plan_memory(
         gpu_bytes: memory of one GPU; None if not known, and then nothing is searched for.
         effective_batch: examples a step, over all devices.
         lora_r: rank of the adapters, on all linear layers.
+        lora_dropout: share of the adapters' inputs that is dropped; any above 0 costs the same.
         devices: GPUs, each with the whole model (DDP).
         checkpointing: whether to; None: only where it does not fit without.
         batch: examples a device and micro-batch; None: the largest power of two that fits.
         name: what to call the model.
 
     Raises:
-        ConfigError: a number that is not positive, or a batch that the devices exceed.
+        ConfigError: a number that is not positive.
         TrainingInputError: the configuration lacks a size, or is of a kind that is not planned for.
     """
     numbers = {"max_length": max_length, "effective_batch": effective_batch, "lora_r": lora_r, "devices": devices}
@@ -122,12 +116,11 @@ def plan_memory(
     for what, value in numbers.items():
         if value < 1:
             raise ConfigError(f"{what} is {value}; expected 1 or more")
-    shape = shape_of(config, name)
-    made = {
-        each: _plan(shape, each, max_length, gpu_bytes, effective_batch, lora_r, devices, checkpointing, batch)
-        for each in METHODS
-    }
-    notes = (*shape.notes, *_notes(made[method], effective_batch, made))
+    asked = _Asked(
+        shape_of(config, name), max_length, gpu_bytes, effective_batch, lora_r, lora_dropout, devices, checkpointing, batch
+    )
+    made = {each: asked.plan(each) for each in METHODS}
+    notes = (*asked.shape.notes, *asked.notes(made[method], made))
     return replace(made[method], notes=notes, beside=tuple(made[each] for each in METHODS if each != method))
 
 
@@ -147,102 +140,89 @@ def parse_bytes(text: str) -> int:
     return round(float(found[1]) * unit)
 
 
-def _plan(
-    shape: ModelShape,
-    method: Method,
-    max_length: int,
-    gpu_bytes: int | None,
-    effective_batch: int,
-    lora_r: int,
-    devices: int,
-    checkpointing: bool | None,
-    batch: int | None,
-) -> Plan:
-    """The first of the candidates that fits; the smallest where none does."""
-    a_device = math.ceil(effective_batch / devices)
-    batches = [2**i for i in range(a_device.bit_length() - 1, -1, -1)] if batch is None else [batch]
-    if gpu_bytes is None and batch is None:
-        batches = [min(USUAL_BATCH, batches[0])]
-    made = None
-    for is_checkpointed in (False, True) if checkpointing is None else (checkpointing,):
-        for per_device_batch in batches:
-            accumulation = math.ceil(a_device / per_device_batch)
-            parts = predict(
-                shape,
-                method=method,
-                batch=per_device_batch,
-                length=max_length,
-                checkpointing=is_checkpointed,
-                lora_r=lora_r,
-                accumulated=accumulation > 1,
-            )
-            fits = gpu_bytes is None or parts.total * HEADROOM + ALLOWANCE <= gpu_bytes
-            made = Plan(
-                shape,
-                method,
-                per_device_batch,
-                accumulation,
-                devices,
-                is_checkpointed,
-                max_length,
-                lora_r,
-                parts,
-                gpu_bytes,
-                fits,
-            )
-            if fits:
-                return made
-    assert made is not None  # there is at least one candidate
-    return made
+@dataclass(frozen=True)
+class _Asked:
+    """What `plan_memory` was asked for, the method apart."""
 
+    shape: ModelShape
+    max_length: int
+    gpu_bytes: int | None
+    effective_batch: int
+    lora_r: int
+    lora_dropout: float
+    devices: int
+    checkpointing: bool | None
+    batch: int | None
 
-def _notes(plan: Plan, effective_batch: int, made: Mapping[Method, Plan]) -> list[str]:
-    notes = []
-    if plan.gpu_bytes is None:
-        notes.append("no GPU size given: the batch is that of a 24 GB card, and whether it fits is not checked")
-    elif not plan.fits:
-        notes.append(_cure(plan, made))
-    if plan.effective_batch != effective_batch:
-        notes.append(f"effective batch {plan.effective_batch}, not {effective_batch}: batch, accumulation and devices multiply")
-    return notes
+    def plan(self, method: Method) -> Plan:
+        """The first of the candidates that fits; the last and smallest where none does."""
+        plans = (self._with(method, batch, checkpointing) for batch, checkpointing in self._candidates())
+        made = next(plans)
+        while not made.fits and (smaller := next(plans, None)) is not None:
+            made = smaller
+        return made
 
+    def notes(self, made: Plan, plans: Mapping[Method, Plan]) -> list[str]:
+        """What to know of a plan, and what else would fit."""
+        notes = []
+        if self.gpu_bytes is None and self.batch is None:
+            notes.append(f"no GPU size given: a batch of {made.per_device_batch}, and whether it fits is not checked")
+        elif not made.fits and self.gpu_bytes is not None:
+            need, have = gb(made.peak + ALLOWANCE), gb(self.gpu_bytes)
+            notes.append(f"does not fit: {need} GB of {have} GB, with a tenth to spare; try {self._cures(made, plans)}")
+        if made.effective_batch != self.effective_batch:
+            factors = f"{made.per_device_batch} x {made.accumulation} x {self.devices}"
+            notes.append(f"effective batch {made.effective_batch} ({factors}), not {self.effective_batch}")
+        return notes
 
-def _cure(plan: Plan, made: Mapping[Method, Plan]) -> str:
-    assert plan.gpu_bytes is not None
-    shorter = None
-    for length in (choice for choice in _SHORTER if choice < plan.max_length):
-        parts = predict(plan.shape, method=plan.method, batch=1, length=length, checkpointing=True, lora_r=plan.lora_r)
-        if parts.total * HEADROOM + ALLOWANCE <= plan.gpu_bytes:
-            shorter = f"--max-length {length}"
-            break
-    other = next((f"--method {each}" for each in ("lora", "qlora") if made[each].fits and each != plan.method), None)
-    cures = [cure for cure in (shorter, other) if cure is not None] or ["a smaller model or a larger GPU"]
-    asked = "" if plan.per_device_batch == 1 and plan.checkpointing else "a smaller batch with checkpointing, or "
-    return f"does not fit: {_gb(plan.peak + ALLOWANCE)} GB of {_gb(plan.gpu_bytes)} GB; try {asked}{' or '.join(cures)}"
+    def _candidates(self) -> Iterator[tuple[int, bool]]:
+        """Batch and checkpointing in the order of the cures for out-of-memory."""
+        largest = math.ceil(self.effective_batch / self.devices)
+        batches = [2**i for i in range(largest.bit_length() - 1, -1, -1)]
+        if self.batch is not None:
+            batches = [self.batch]
+        elif self.gpu_bytes is None:
+            batches = [min(USUAL_BATCH, batches[0])]
+        for checkpointing in (False, True) if self.checkpointing is None else (self.checkpointing,):
+            for batch in batches:
+                yield batch, checkpointing
 
+    def _with(self, method: Method, batch: int, checkpointing: bool, max_length: int | None = None) -> Plan:
+        length = max_length or self.max_length
+        accumulation = math.ceil(self.effective_batch / self.devices / batch)
+        parts = predict(
+            self.shape,
+            method=method,
+            batch=batch,
+            length=length,
+            checkpointing=checkpointing,
+            lora_r=self.lora_r,
+            has_dropout=self.lora_dropout > 0,
+            accumulated=accumulation > 1,
+            is_distributed=self.devices > 1,
+        )
+        return Plan(
+            shape=self.shape,
+            method=method,
+            per_device_batch=batch,
+            accumulation=accumulation,
+            devices=self.devices,
+            checkpointing=checkpointing,
+            max_length=length,
+            lora_r=self.lora_r,
+            parts=parts,
+            gpu_bytes=self.gpu_bytes,
+            fits=self.gpu_bytes is None or parts.total * HEADROOM + ALLOWANCE <= self.gpu_bytes,
+        )
 
-def _table(plan: Plan) -> Table:
-    plans = {each.method: each for each in (plan, *plan.beside)}
-    order = [plans[method] for method in ("full", "lora", "qlora") if method in plans]
-    table = Table(title=f"{plan.shape.name}: memory of a training step, GB a GPU", title_justify="left")
-    table.add_column("")
-    for each in order:
-        table.add_column(_TITLES[each.method], justify="right", style="bold" if each is plan else "")
-    for part, title in _PARTS:
-        table.add_row(title, *(_gb(getattr(each.parts, part)) for each in order))
-    table.add_row("CUDA and the like", *(_gb(ALLOWANCE) for _ in order))
-    table.add_row("total", *(_gb(each.peak + ALLOWANCE) for each in order), style="bold", end_section=True)
-    if plan.gpu_bytes is not None:
-        table.add_row(f"fits {_gb(plan.gpu_bytes)} GB", *("yes" if each.fits else "no" for each in order))
-    table.add_row("batch x accumulation", *(f"{each.per_device_batch} x {each.accumulation}" for each in order))
-    if plan.devices > 1:
-        table.add_row("GPUs", *(str(each.devices) for each in order))
-    table.add_row("checkpointing", *("yes" if each.checkpointing else "no" for each in order))
-    table.add_row("max_length", *(f"{each.max_length:,}" for each in order), end_section=True)
-    counted = [sum(course_bytes(each.shape.n_params, each.shape.n_lora(each.lora_r), each.method).values()) for each in order]
-    table.add_row("as courses count", *(_gb(count) for count in counted))
-    return table
-
-
-def _gb(n_bytes: float) -> str:
-    return f"{n_bytes / 1e9:,.1f}"
+    def _cures(self, made: Plan, plans: Mapping[Method, Plan]) -> str:
+        cures = []
+        if self._with(made.method, 1, checkpointing=True).fits:
+            cures.append("a smaller batch with checkpointing")
+        shorter = (length for length in SHORTER if length < self.max_length)
+        fitting = next(
+            (length for length in shorter if self._with(made.method, 1, checkpointing=True, max_length=length).fits), None
+        )
+        cures += [] if fitting is None or cures else [f"--max-length {fitting}"]
+        cures += [f"--method {each}" for each in ("lora", "qlora") if plans[each].fits and each != made.method][:1]
+        return " or ".join(cures) or "a smaller model or a larger GPU"

@@ -1,7 +1,7 @@
 """The sizes of a model that its memory depends on, read from its config.json without transformers.
 
-Not covered: mixtures of experts, state-space and latent-attention models, which are refused rather than guessed at; the
-vision or audio part of a model that has one, which is left out and told.
+Not covered: mixtures of experts, state-space, linear- and latent-attention models and encoders, which are refused rather than
+guessed at; the vision or audio part of a model that has one, which is left out and told.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ _REFUSED = {
     "kv_lora_rank": "a model with latent attention",
     "state_size": "a state-space model",
 }
+
+#: The kinds of layer that are counted, of those that config.json lists one by one.
+_ATTENTION_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
 #: The sizes by the names that families give them.
 _NAMES = {
@@ -193,6 +196,11 @@ def shape_of(config: Mapping[str, Any] | Any, name: str = "") -> ModelShape:
     for key, kind in _REFUSED.items():
         if values.get(key) and values[key] != 1:
             raise TrainingInputError(f"{name} is {kind} ({key} {values[key]}), whose memory this plan cannot tell")
+    if values.get("is_encoder_decoder"):
+        raise TrainingInputError(f"{name} is an encoder with a decoder; only decoder models are trained")
+    unknown = sorted({str(kind) for kind in values.get("layer_types") or () if kind not in _ATTENTION_LAYERS})
+    if unknown:
+        raise TrainingInputError(f"{name} has layers of the kind {', '.join(unknown)}, whose memory this plan cannot tell")
     sizes = {size: _size(values, names, name) for size, names in _NAMES.items()}
     family = str(values.get("model_type", ""))
     tied = values.get("tie_word_embeddings")

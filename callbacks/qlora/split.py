@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Sequence
@@ -33,9 +34,9 @@ def n_held_out(n: int) -> int:
     return min(max(LEAST, round(n * SHARE)), MOST)
 
 
-def key(example: Any) -> str:
-    """What two examples have in common exactly if they are the same."""
-    return json.dumps(example, sort_keys=True, ensure_ascii=False)
+def key(example: Any) -> bytes:
+    """What two examples have in common if they are the same: 16 bytes, since a data set may hold gigabytes of text."""
+    return hashlib.blake2b(json.dumps(example, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def held_out(examples: Sequence[Any], *, seed: int) -> list[int]:
@@ -48,7 +49,7 @@ def held_out(examples: Sequence[Any], *, seed: int) -> list[int]:
     Returns:
         Their indexes, in order; empty where there are too few.
     """
-    first: dict[str, int] = {}
+    first: dict[bytes, int] = {}
     for i, example in enumerate(examples):
         first.setdefault(key(example), i)
     unique = list(first.values())

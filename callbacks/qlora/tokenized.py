@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diagnose.callbacks.qlora.data import TrainingData
-from diagnose.callbacks.qlora.encode import IGNORED, Encoded, encode
+from diagnose.callbacks.qlora.encode import IGNORED, ChatTemplateError, Encoded, encode
 from diagnose.callbacks.qlora.read_rows import BadRow
 from diagnose.errors import TrainingInputError
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: So many examples are named in a message.
 _NAMED = 10
+
+#: So many sequences are turned into Arrow at once.
+_BLOCK = 1000
 
 
 def tokenize_data(data: TrainingData, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TrainingData:
@@ -36,7 +39,8 @@ def tokenize_data(data: TrainingData, tokenizer: PreTrainedTokenizerBase, max_le
         answer lay beyond the cut.
 
     Raises:
-        TrainingInputError: no chat template where one is needed, or no example with a label left.
+        TrainingInputError: no chat template where one is needed, one that refuses every example, or no example with a label
+            left.
     """
     notes: list[str] = []
     left_out: list[BadRow] = []
@@ -84,37 +88,81 @@ def check_labels(examples: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> f
 def _tokenize(
     name: str, examples: Dataset, tokenizer: Any, max_length: int, notes: list[str], left_out: list[BadRow]
 ) -> Dataset:
-    from datasets import Dataset
-
-    ids, labels = [], []
+    """Tokenize one set; adds to the notes and to what was left out."""
+    beyond: list[BadRow] = []
+    refused: list[BadRow] = []
+    kept = _Kept()
     n_cut = n_several = 0
+    error: ChatTemplateError | None = None
     for i, example in enumerate(examples):
-        sequences = encode(example, tokenizer)
+        try:
+            sequences = encode(example, tokenizer)
+        except ChatTemplateError as refusal:
+            error = refusal
+            refused.append(BadRow(f"{name} example {i}", str(refusal)))
+            continue
         n_several += len(sequences) > 1
         for sequence in sequences:
             n_cut += len(sequence.input_ids) > max_length
             cut = Encoded(sequence.input_ids[:max_length], sequence.labels[:max_length])
             if all(label == IGNORED for label in cut.labels):
-                left_out.append(BadRow(f"{name} example {i}", f"its answer begins after {max_length} tokens"))
+                beyond.append(BadRow(f"{name} example {i}", f"its answer begins after {max_length} tokens"))
             else:
-                ids.append(cut.input_ids)
-                labels.append(cut.labels)
-    beyond = sum(bad.place.startswith(f"{name} ") for bad in left_out)
+                kept.add(cut)
+    if error is not None and not kept.n and not beyond:
+        raise error
     if n_several:
         notes.append(
-            f"{n_several:,} {name} conversations became one sequence an answer, {len(ids):,} sequences in all: "
+            f"{n_several:,} {name} conversations became one sequence an answer, {kept.n:,} sequences in all: "
             "the chat template rewrites earlier turns"
         )
     if n_cut:
-        notes.append(f"{n_cut:,} of {len(ids) + beyond:,} {name} sequences cut at {max_length} tokens")
+        notes.append(f"{n_cut:,} of {kept.n + len(beyond):,} {name} sequences cut at {max_length} tokens")
     if beyond:
-        places = ", ".join(bad.place.rpartition(" ")[2] for bad in left_out if bad.place.startswith(f"{name} "))
         notes.append(
-            f"{beyond:,} {name} sequences left out, whose answers begin after {max_length} tokens: number {_short(places)}"
+            f"{len(beyond):,} {name} sequences left out, whose answers begin after {max_length} tokens: {_named(beyond)}"
         )
-    return Dataset.from_dict({"input_ids": ids, "labels": labels})
+    if refused:
+        notes.append(f"{len(refused):,} {name} examples left out: {refused[0].reason}: {_named(refused)}")
+    left_out += beyond + refused
+    return kept.dataset()
 
 
-def _short(places: str) -> str:
-    named = places.split(", ")
-    return ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+class _Kept:
+    """Sequences in Arrow's memory, a block at a time: as Python numbers they would take eight times as much."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._block: list[Encoded] = []
+        self._blocks: list[Dataset] = []
+
+    def add(self, sequence: Encoded) -> None:
+        self.n += 1
+        self._block.append(sequence)
+        if len(self._block) == _BLOCK:
+            self._store()
+
+    def dataset(self) -> Dataset:
+        """All of them, in order."""
+        from datasets import concatenate_datasets
+
+        if self._block or not self._blocks:
+            self._store()
+        return concatenate_datasets(self._blocks)
+
+    def _store(self) -> None:
+        from datasets import Dataset, Features, List, Value
+
+        numbers = List(Value("int32"))
+        columns = {
+            "input_ids": [sequence.input_ids for sequence in self._block],
+            "labels": [sequence.labels for sequence in self._block],
+        }
+        self._blocks.append(Dataset.from_dict(columns, features=Features(input_ids=numbers, labels=numbers)))
+        self._block = []
+
+
+def _named(rows: list[BadRow]) -> str:
+    """`number 3, 8, 9 and 4 more`."""
+    numbers = [row.place.rpartition(" ")[2] for row in rows]
+    return f"number {', '.join(numbers[:_NAMED])}" + (f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else "")
