@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from transformers import TrainerCallback
 from diagnose.callbacks.batch_facts import batch_facts
 from diagnose.callbacks.best_weights import BestWeights
 from diagnose.callbacks.gradient_guard import BadGradient, GradientGuard, is_finite
-from diagnose.callbacks.guard import guarded
-from diagnose.callbacks.options import Options
-from diagnose.callbacks.output import finding_line, say, show_report, write_report
+from diagnose.callbacks.guard import guarded, tell_failure
+from diagnose.callbacks.history import rows_of, seen_before
+from diagnose.callbacks.options import CallbackOptions
+from diagnose.callbacks.output import say, show_report, write_report
 from diagnose.callbacks.sample_prompts import samples
 from diagnose.callbacks.settings import read_settings
 from diagnose.callbacks.sharding import is_sharded
@@ -25,13 +26,16 @@ from diagnose.callbacks.writers import other_callbacks, writers
 from diagnose.examination import Examination
 from diagnose.model import Finding, Row, Setting
 from diagnose.names import BAD_GRADIENT, DROPPED, MADE
-from diagnose.readers.own_file import merged, note_of, observed
-from diagnose.rows import build_run, number, row_from_log
+from diagnose.readers.own_file import note_of
+from diagnose.report.words import finding_line
+from diagnose.rows import build_run, row_from_log
 
 _log = logging.getLogger("diagnose")
-_OPTIONS = tuple(sorted(Options.__dataclass_fields__))
+_OPTIONS = tuple(sorted(CallbackOptions.__dataclass_fields__))
 #: Bad steps that are remembered with their rows; a run with more of them is stopped, or is not to be.
 _MOST_SEEN = 1000
+#: Answers of the model that are kept for the file.
+_MOST_SAMPLES = 400
 _NAN = ("nan-loss", "hidden-nan")
 
 
@@ -83,7 +87,9 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
     ) -> None:
         if unknown:
             raise TypeError(f"CurveDoctor has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}")
-        self.options = Options(stop, patience, grace, select, ignore, thresholds, on_finding, sample_prompts, rollback, report)
+        self.options = CallbackOptions(
+            stop, patience, grace, select, ignore, thresholds, on_finding, sample_prompts, rollback, report
+        )
         #: The run being watched, or the last one; None before the first.
         self.examination: Examination | None = None
         #: Whether one of our own hooks failed in this run; it is told once.
@@ -111,9 +117,9 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         settings |= self._try(model_facts, args, model, optimizer) or {}
         settings |= self._try(batch_facts, kwargs.get("train_dataloader"), kwargs.get("processing_class")) or {}
         exam = Examination(self.options.rules(), settings=settings, policy=self.options.policy(state.max_steps))
-        self._seen = list(self._try(_seen_before, args, state) or ())
+        self._seen = self._try(seen_before, args, state) or []
         exam.curves.notes = (*exam.curves.notes, *filter(None, map(note_of, self._seen)))
-        for row in _rows(merged(state.log_history, self._seen)):
+        for row in rows_of(state.log_history, self._seen):
             self._news(exam.feed(row))
         self._guard = GradientGuard(args, may_drop=self.options.stops)
         if self.options.rollback and not is_sharded(args):
@@ -122,34 +128,36 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if not state.log_history:
             self._tell(exam.at_start(), state)
 
-    @guarded
+    # The next two are called at every step, so they leave at once where there is nothing to do.
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """Drop an update that would ruin the weights."""
-        if self._guard is not None:
-            for bad in self._guard.look(state.global_step + 1, optimizer):
-                self._see_bad_gradient(bad, args, state, control, kwargs.get("train_dataloader"))
+        guard = self._guard
+        if guard is None or not guard.is_on:
+            return
+        try:
+            found = guard.look(state.global_step + 1, optimizer)
+        except Exception as error:  # noqa: BLE001 - what `guarded` does, without the half microsecond that it costs
+            tell_failure(self, "on_pre_optimizer_step", error)
+            return
+        if found:
+            self._see_bad_gradients(found, args, state, control, kwargs.get("train_dataloader"))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Keep weights that are not finite from being saved: `save_total_limit` would remove a good checkpoint for them."""
+        if control.should_save:
+            self._look_at_weights(args, state, control, model)
+
+    on_epoch_end = on_step_end
 
     @guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         """Look at one more row, of training or of evaluation, and stop the run if it has to be."""
         if self._guard is not None:
-            for bad in self._guard.read():
-                self._see_bad_gradient(bad, args, state, control, None)
+            self._see_bad_gradients(self._guard.read(), args, state, control, None)
         row = row_from_log(logs or {}, state.global_step, state.epoch)
         if self.examination is not None and row is not None:
             self._feed(row, args, state, control)
-
-    @guarded
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Keep weights that are not finite from being saved: `save_total_limit` would remove a good checkpoint for them."""
-        if not control.should_save or self._guard is None or model is None or is_sharded(args):
-            return
-        if not is_finite(model):
-            control.should_save = False
-            if state.is_world_process_zero:
-                say(f"curve-doctor: no checkpoint at step {state.global_step}: the weights are not finite")
-
-    on_epoch_end = on_step_end
 
     @guarded
     def on_prediction_step(self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any) -> None:
@@ -176,6 +184,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             for prompt, answer in said:
                 say(f"curve-doctor: step {state.global_step}: {prompt!r} -> {answer!r}")
             self._samples += [{"step": state.global_step, "prompt": prompt, "answer": answer} for prompt, answer in said]
+            del self._samples[:-_MOST_SAMPLES]
             _log.debug("%d samples took %.2f s", len(said), time.perf_counter() - began)
 
     @guarded
@@ -198,24 +207,35 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._write(args.output_dir)
         if self.options.report:
             notes = self.examination.curves.notes
-            rows = _rows(merged(state.log_history, self._seen))
+            rows = rows_of(state.log_history, self._seen)
             run = build_run(rows, id=Path(args.output_dir).name, source="live", notes=notes)
             show_report(self.examination.report(run.id), run)
 
-    def _see_bad_gradient(self, bad: BadGradient, args: Any, state: Any, control: Any, dataloader: Any) -> None:
-        exam = self.examination
+    @guarded
+    def _look_at_weights(self, args: Any, state: Any, control: Any, model: Any) -> None:
+        if self.examination is None or model is None or is_sharded(args) or is_finite(model):
+            return
+        control.should_save = False
+        if state.is_world_process_zero:
+            say(f"curve-doctor: no checkpoint at step {state.global_step}: the weights are not finite")
+
+    @guarded
+    def _see_bad_gradients(self, found: Sequence[BadGradient], args: Any, state: Any, control: Any, dataloader: Any) -> None:
+        for bad in found:
+            seen: dict[str, Any] = {"step": bad.step, "bad_gradient": DROPPED if bad.dropped else MADE}
+            if len(self._seen) < _MOST_SEEN:
+                rows = self._try(rows_of_step, dataloader, state.epoch or 0.0, args.gradient_accumulation_steps)
+                seen |= {"rows": rows} if rows else {}
+                self._seen.append(seen)
+            self._note_and_feed(seen, args, state, control)
+
+    def _note_and_feed(self, seen: Mapping[str, Any], args: Any, state: Any, control: Any) -> None:
+        exam, note = self.examination, note_of(seen)
         if exam is None:
             return
-        seen: dict[str, Any] = {"step": bad.step, "bad_gradient": DROPPED if bad.dropped else MADE}
-        if dataloader is not None and len(self._seen) < _MOST_SEEN:
-            rows = self._try(rows_of_step, dataloader, state.epoch or 0.0, args.gradient_accumulation_steps)
-            seen |= {"rows": rows} if rows else {}
-        if len(self._seen) < _MOST_SEEN:
-            self._seen.append(seen)
-        note = note_of(seen)
         if note is not None:
             exam.curves.notes = (*exam.curves.notes, note)
-        self._feed(Row(bad.step, {BAD_GRADIENT: seen["bad_gradient"]}), args, state, control)
+        self._feed(Row(seen["step"], {BAD_GRADIENT: seen["bad_gradient"]}), args, state, control)
         if note is not None and state.is_world_process_zero:
             say(f"curve-doctor: {note.text}")
 
@@ -246,7 +266,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             say(f"curve-doctor: {line}")
             _log.info("%s", line)
             for write in writers(self._others):
-                self._try(write, finding, state.global_step)
+                self._try(write, finding, finding.last_step)
             if self.options.on_finding is not None:
                 self._try(self.options.on_finding, finding)
 
@@ -268,19 +288,3 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         news = [f for f in changed if self._said.get(f.key) != (f.severity, f.status)]
         self._said.update((f.key, (f.severity, f.status)) for f in news)
         return news
-
-
-def _rows(log_history: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
-    for log in log_history:
-        row = row_from_log(log, int(number(log.get("step")) or 0))
-        if row is not None:
-            yield row
-
-
-def _seen_before(args: Any, state: Any) -> Iterator[dict[str, Any]]:
-    """What was seen step by step before the checkpoint that the training goes on from."""
-    folder = Path(args.output_dir)
-    if state.global_step:
-        for row in observed([folder / f"checkpoint-{state.global_step}", folder]):
-            if row["step"] <= state.global_step:
-                yield dict(row)

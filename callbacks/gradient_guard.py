@@ -29,13 +29,13 @@ class GradientGuard:
 
     It looks at the gradient of one small parameter near the input. A NaN loss reaches it through backward, and a NaN anywhere
     else through the clipping, which multiplies every gradient by the norm. An overflow to infinity makes the clipping set all
-    other gradients to 0; when the one that is looked at is 0, all are looked at. Without clipping, an overflow in a parameter
-    above is seen one step later.
+    other gradients to 0; when the one that is looked at is 0, all are looked at. Without clipping, an overflow in another
+    parameter is seen one step later.
 
-    Cost: a sum over one small gradient, some microseconds. On the CPU, and on a GPU while `logging_nan_inf_filter` is on (then
-    the Trainer waits for the device at every step anyway), it is read at once and a bad update never reaches the weights.
-    With the filter off no wait is forced: flags stay on the device and are read every eighth step and with each log, so that
-    a bad gradient is told up to seven steps late and its update is made.
+    Cost: the largest value of one small gradient, some microseconds. On the CPU, and on a GPU while `logging_nan_inf_filter`
+    is on (then the Trainer waits for the device at every step anyway), it is read at once and a bad update never reaches the
+    weights. With the filter off no wait is forced: flags stay on the device and are read every eighth step and with each log,
+    so that a bad gradient is told up to seven steps late and its update is made.
 
     It does nothing under fp16, where the loss scaler drops bad updates itself, and where parameters are cut up between
     processes (DeepSpeed, FSDP). Under DistributedDataParallel gradients are equal on all processes, so all decide the same.
@@ -65,18 +65,16 @@ class GradientGuard:
         Returns:
             Bad steps that are now known; nearly always none.
         """
-        if not self.is_on:
-            return ()
         gradient = None if self._probe is None else self._probe.grad
         if gradient is None:
-            gradient = self._choose(optimizer)
+            gradient = self._choose(optimizer) if self.is_on else None
             if gradient is None:
                 return ()
-        total = gradient.sum(dtype=torch.float32)
+        highest = gradient.max()  # NaN if any is; half the price of a sum, and it cannot overflow by itself
         if not self._waits:
-            self._flags.append((step, total))
+            self._flags.append((step, highest))
             return self.read() if len(self._flags) >= _LATEST else ()
-        value = total.item()
+        value = highest.item()
         if value - value == 0.0 != value:  # finite, and not 0
             return ()
         if value == 0.0:
@@ -93,9 +91,9 @@ class GradientGuard:
         if not self._flags:
             return ()
         steps = [step for step, _ in self._flags]
-        totals = torch.stack([total for _, total in self._flags]).tolist()
+        values = torch.stack([highest for _, highest in self._flags]).tolist()
         self._flags.clear()
-        return tuple(BadGradient(step, False) for step, total in zip(steps, totals, strict=True) if not math.isfinite(total))
+        return tuple(BadGradient(step, False) for step, value in zip(steps, values, strict=True) if not math.isfinite(value))
 
     def _choose(self, optimizer: Any) -> Any:
         """The gradient of the smallest of the first parameters, another one each time; None where there is none."""
@@ -117,7 +115,7 @@ def _gradients(optimizer: Any) -> Iterator[tuple[Any, torch.Tensor]]:
 
 def _pairs(parameters: Any) -> Iterator[tuple[Any, torch.Tensor]]:
     for parameter in parameters:
-        if parameter.grad is not None:
+        if parameter.grad is not None and not parameter.grad.is_sparse:
             yield parameter, parameter.grad
 
 

@@ -39,12 +39,16 @@ def guarded(hook: Callable[_P, _T]) -> Callable[_P, _T | None]:
         try:
             return hook(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a bug of ours, a full disk or a strange model must not end a training
-            _log.debug("%s failed", hook.__name__, exc_info=True)
-            guest = cast(Guest, args[0])
-            if not guest.failed:
-                guest.failed = True
-                told = f"{type(error).__name__}: {error}"
-                say(f"curve-doctor: {hook.__name__.strip('_')} failed ({told}); the training goes on")
+            tell_failure(cast(Guest, args[0]), hook.__name__, error)
             return None
 
     return call
+
+
+def tell_failure(guest: Guest, name: str, error: Exception) -> None:
+    """Tell of an exception, if it is the first of this run: call it from within the `except`."""
+    _log.debug("%s failed", name, exc_info=True)
+    if not guest.failed:
+        guest.failed = True
+        told = f"{type(error).__name__}: {error}"
+        say(f"curve-doctor: {name.strip('_')} failed ({told}); the training goes on")

@@ -1,88 +1,31 @@
-"""What a user chooses for a live doctor, checked when it is said."""
+"""What a user can choose for `CurveDoctor` beside what every live doctor can be told."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from diagnose.config import Thresholds, find_rule, rules_from
 from diagnose.errors import ConfigError
-from diagnose.model import Finding
-from diagnose.rules import Rule
-from diagnose.rules.settings import SettingsRule
-from diagnose.verdict import STOPPING, StopPolicy
+from diagnose.options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CallbackOptions(Options):
     """See `CurveDoctor`, whose arguments these are.
 
     Raises:
         ConfigError: a value that makes no sense, or a rule that does not exist.
     """
 
-    stop: bool | str | Sequence[str] = True
-    patience: int | None = None
-    grace: float = 0
-    select: Sequence[str] | None = None
-    ignore: Sequence[str] | None = None
-    thresholds: Mapping[str, Any] | None = None
-    on_finding: Callable[[Finding], object] | None = None
     sample_prompts: Sequence[str] = ()
     rollback: bool = False
     report: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense now, not at the first step of a training."""
+        Options.__post_init__(self)  # a dataclass with slots is a new class, which a bare super() does not know
         for name in ("report", "rollback"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        if isinstance(self.patience, bool) or not (self.patience is None or isinstance(self.patience, int)):
-            raise ConfigError(f"patience must be a number of evaluations, got {self.patience!r}")
-        if isinstance(self.grace, bool) or not isinstance(self.grace, int | float) or not 0 <= self.grace < math.inf:
-            raise ConfigError(f"grace must be steps, or a share of the steps below 1; got {self.grace!r}")
-        if self.on_finding is not None and not callable(self.on_finding):
-            raise ConfigError(f"on_finding must be a function of a Finding, got {self.on_finding!r}")
         if isinstance(self.sample_prompts, str) or not all(isinstance(prompt, str) for prompt in self.sample_prompts):
             raise ConfigError(f"sample_prompts must be a list of texts, got {self.sample_prompts!r}")
-        self.rules()
-        self.policy(0)
-
-    @property
-    def stops(self) -> bool:
-        """Whether anything may end the run."""
-        return self.stop is not False
-
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules to apply."""
-        thresholds: dict[str, Any] | Thresholds | None = self.thresholds
-        if self.patience is not None:
-            given = self.thresholds or {}
-            if not isinstance(given, Mapping):
-                raise ConfigError(f"thresholds must be a table of rules, got {given!r}")
-            memorization = given.get("memorization", {})
-            if "patience" in memorization:
-                raise ConfigError("patience is given twice: as an argument and among the thresholds of memorization")
-            thresholds = {**given, "memorization": {**memorization, "patience": self.patience}}
-        return rules_from(self.select, self.ignore, thresholds)
-
-    def policy(self, max_steps: int) -> StopPolicy:
-        """Which findings stop the run, and from which step on.
-
-        Args:
-            max_steps: of the plan; 0 when it is not known.
-        """
-        names = STOPPING
-        if not isinstance(self.stop, bool):
-            wanted = [self.stop] if isinstance(self.stop, str) else self.stop
-            if not isinstance(wanted, Sequence) or not all(isinstance(name, str) for name in wanted):
-                raise ConfigError(f"stop must be true, false, or names of rules such as 'nan-loss'; got {self.stop!r}")
-            rules = [find_rule(name) for name in wanted]
-            settings = [rule.name for rule in rules if issubclass(rule, SettingsRule)]
-            if settings:
-                raise ConfigError(f"{settings[0]} is about a setting and stops no run; stop takes rules about the curve")
-            names = frozenset(rule.name for rule in rules)
-        grace = self.grace * max(max_steps, 0) if self.grace < 1 else self.grace
-        return StopPolicy(names, math.ceil(grace))

@@ -13,11 +13,10 @@ from typing import Any
 from rich.console import Console
 from tqdm.auto import tqdm
 
-from diagnose.model import Finding, Report, Run, Status
+from diagnose.model import Report, Run
 from diagnose.readers.own_file import FILE_NAME
 from diagnose.report.json import document, dumps
 from diagnose.report.text import render_report
-from diagnose.report.words import plain
 
 #: How a recorded page stands in a notebook: its own colours, the notebook's own background.
 _PRE = '<pre style="white-space:pre;overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
@@ -31,12 +30,6 @@ def say(text: str) -> None:
         tqdm.write(text)
     except (OSError, ValueError):  # ValueError: the file is closed, or cannot encode the text
         return
-
-
-def finding_line(finding: Finding) -> str:
-    """One finding on one line: `CD101 nan-loss (error): train/loss is nan since step 7`."""
-    word = "resolved" if finding.status is Status.RESOLVED else finding.severity.value
-    return plain(f"{finding.code} {finding.name} ({word}): {finding.message}")
 
 
 def show_report(report: Report, run: Run) -> None:

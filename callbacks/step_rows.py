@@ -23,7 +23,7 @@ def rows_of_step(dataloader: Any, epoch: float, micro_batches: int) -> list[int]
         micro_batches: that make one step.
 
     Returns:
-        None for streamed data, several processes, and samplers whose order cannot be told again.
+        None for no dataloader, streamed data, several processes, and samplers whose order cannot be told again.
 
     Raises:
         TypeError, AttributeError: a dataloader that is none.

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from diagnose.model import Finding, Severity, Status
+from diagnose.names import OWN
 
-#: Where our scalars and texts stand.
-PREFIX = "curve_doctor"
 _RANKS = {Severity.INFO: 1, Severity.WARNING: 2, Severity.ERROR: 3}
 
 Write = Callable[[Finding, int], None]
@@ -59,8 +58,8 @@ def severity_rank(finding: Finding) -> int:
 
 def _tensorboard(writer: Any) -> Write:
     def write(finding: Finding, step: int) -> None:
-        writer.add_scalar(f"{PREFIX}/{finding.name}", severity_rank(finding), step)
-        writer.add_text(f"{PREFIX}/findings", f"**{finding.code} {finding.name}** {finding.message}", step)
+        writer.add_scalar(f"{OWN}/{finding.name}", severity_rank(finding), step)
+        writer.add_text(f"{OWN}/findings", f"**{finding.code} {finding.name}** {finding.message}", step)
         writer.flush()
 
     return write
@@ -70,6 +69,6 @@ def _run(run: Any) -> Write:
     """A run that takes a dict. Its own step counts log calls, so ours goes along under the name that the Trainer uses."""
 
     def write(finding: Finding, step: int) -> None:
-        run.log({f"{PREFIX}/{finding.name}": severity_rank(finding), "train/global_step": step})
+        run.log({f"{OWN}/{finding.name}": severity_rank(finding), "train/global_step": step})
 
     return write

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from diagnose.model import Best, Finding, Kind, Note, Row, Setting
-from diagnose.names import EVAL_LOSS, LEARNING_RATE, TRAIN_LOSS, is_eval_loss, kind_of
+from diagnose.names import EVAL_LOSS, LEARNING_RATE, RESUMED, TRAIN_LOSS, is_eval_loss, kind_of
 from diagnose.stats import median, noise_scale
 
 #: Recent points that a Track holds. Long enough for a stable spread (the MAD of 64 normal values is within 10 %).
@@ -273,6 +273,14 @@ class Curves:
         if isinstance(epochs, int | float) and 0 < epochs < _ENDLESS and self.epoch:
             return self.last_step / self.epoch * epochs
         return None
+
+    @property
+    def resumed(self) -> int | None:
+        """The step from which the training was last resumed, as a live doctor or a reader tells; None for an unbroken run."""
+        track = self.tracks.get(RESUMED)
+        steps = [note.step for note in self.notes if note.kind == "steps-go-back" and note.step is not None]
+        steps = [step for step in steps if step <= self.last_step]
+        return max([*steps, *([] if track is None else [track.last_step])], default=None)
 
     @property
     def best(self) -> Best | None:

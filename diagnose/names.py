@@ -21,6 +21,10 @@ EPOCH = "epoch"
 #: Told by a live doctor at a step whose gradient was NaN or infinite: whether that update was dropped or made.
 BAD_GRADIENT = "train/bad_gradient"
 DROPPED, MADE = 1.0, 2.0
+#: Told by a live doctor at the step from which a training was resumed.
+RESUMED = "train/resumed"
+#: Under this heading a live doctor writes into other people's logs: never a metric of the run.
+OWN = "curve_doctor"
 REWARD = "train/reward"
 REWARD_STD = "train/reward_std"
 KL = "train/kl"
@@ -190,7 +194,7 @@ def canonical(key: str) -> str | None:
         return ALIASES[name]
     if name in FALLBACKS:
         return FALLBACKS[name]
-    if not name or _IGNORED.search(name) or _TEST.search(name):
+    if not name or name.startswith(f"{OWN}/") or _IGNORED.search(name) or _TEST.search(name):
         return None
     if name.startswith("epoch_"):
         return canonical(name.removeprefix("epoch_"))

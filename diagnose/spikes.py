@@ -55,16 +55,24 @@ class SpikeDetector:
         self.ratio = ratio
         self.open: Spike | None = None
         self.outside = 0
+        self._resumed: int | None = None
         self._band: list[float] = []
         self._excursions: list[float] = []
 
-    def add(self, track: Track) -> Spike | None:
+    def add(self, track: Track, resumed: int | None = None) -> Spike | None:
         """Take in the last finite point of `track`.
+
+        Args:
+            track: the metric.
+            resumed: the step from which the training was last resumed: a jump there is no spike, and a new band begins.
 
         Returns:
             The spike that begins at this point, if one does.
         """
         log, value, step = track.logs[-1], track.values[-1], track.steps[-1]
+        if resumed != self._resumed:
+            self._resumed = resumed
+            self.give_up()
         if self.open is not None:
             if log <= 0.5 * (math.log(self.open.base) + math.log(max(self.open.value, track.floor))):
                 self.open = None

@@ -26,6 +26,6 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("base")
     here = Path(demo.__file__).parent
-    demo.make_base(folder / "base", (here / "base.txt").read_text(encoding="utf-8").splitlines(), steps=40)
+    demo.make_base(folder / "base", (here / "base.txt").read_text(encoding="utf-8").splitlines(), steps=60)
     shutil.copyfile(here / "examples.jsonl", folder / "examples.jsonl")
     return folder

@@ -70,8 +70,8 @@ def lora(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Res
     import io
 
     folder = tmp_path_factory.mktemp("lora") / "run"
-    argv = ["--model", str(tiny_base / "base"), "--data", str(tiny_base / "examples.jsonl"), "--method", "lora", "--lr", "5e-3"]
-    argv += ["--max-steps", "48", "--eval-steps", "6", "--output-dir", str(folder), "--merge"]
+    argv = ["--model", str(tiny_base / "base"), "--data", str(tiny_base / "examples.jsonl"), "--method", "lora", "--lr", "1e-2"]
+    argv += ["--max-steps", "72", "--eval-steps", "9", "--output-dir", str(folder), "--merge"]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         code = main(["train", *argv])
     return code, folder, out.getvalue()
@@ -82,14 +82,14 @@ def test_a_run_by_the_command(lora: tuple[int, Path, str]) -> None:
     assert code == 0, out
     assert "recognised as prompt-completion" in out
     assert "batch 4 x accumulation 4" in out
-    assert re.search(r"preflight passed: loss falls from \d", out)
-    assert re.search(r"step  6/48  train \d\S+ +eval \d\S+", out)
+    assert re.search(r"preflight passed: loss (falls|flat) from \d", out), out
+    assert re.search(r"step  9/72  train \d\S+ +eval \d\S+", out)
     assert out.count("said: ") == 8
     assert "HEALTHY" in out
     assert out.rstrip().endswith(f"merged model: {folder / 'merged'}")
     # the first steps one by one, the rest by the interval
     steps = [row["step"] for row in rows(folder) if "loss" in row]
-    assert steps == [*range(1, 13), *range(14, 49, 2)]
+    assert steps == [*range(1, 19), *range(21, 73, 3)]
 
 
 def test_what_is_kept(lora: tuple[int, Path, str], tiny_base: Path) -> None:
@@ -129,7 +129,7 @@ def test_the_card_holds_settings_curve_report_and_samples(lora: tuple[int, Path,
     best = min((row for row in rows(folder) if "eval_loss" in row), key=lambda row: row["eval_loss"])
     assert card.startswith("---\nlibrary_name: peft\n")
     assert f"step {best['step']}, where eval/loss was lowest ({best['eval_loss']:.4g})" in card
-    assert "| learning\\_rate | 0.005 |" in card or "| learning_rate | 0.005 |" in card
+    assert "| learning_rate | 0.01 |" in card
     assert len(re.findall(r"^\| \d+ \| \d+\.\d+ \| \d", card, re.MULTILINE)) == 8
     assert "### HEALTHY" in card
     assert "| step | asked | said | expected |" in card
@@ -142,7 +142,7 @@ def test_a_second_run_into_the_folder_is_refused(
     before = sorted(path.name for path in folder.iterdir())
     data = str(tiny_base / "examples.jsonl")
     assert main(["train", "--model", str(tiny_base / "base"), "--data", data, "--output-dir", str(folder)]) == 2
-    assert "holds a run that reached step 48: continue it with --resume" in capsys.readouterr().err
+    assert "holds a run that reached step 72: continue it with --resume" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == before
 
 

@@ -69,7 +69,6 @@ def prepare(config: TrainConfig) -> Prepared:
     context = getattr(model_config, "max_position_embeddings", None)
     notes = [*chosen]
     if isinstance(context, int) and 0 < context < max_length:
-        notes.append(f"max_length {context}: the model takes no more")
         max_length = context
     data = tokenize_data(data, tokenizer, max_length)
     learned = check_labels(data.train)

@@ -213,7 +213,9 @@ def _told(config: TrainConfig, batch: BatchSettings, prepared: Prepared, hardwar
     n = len(prepared.data.train)
     steps = steps_of(config, n, batch, hardware.devices)
     what = config.method if config.method == "full" else f"{config.method}, rank {config.lora_r}, alpha {config.alpha}"
-    return f"{what}, rate {config.rate:.2g}, {_batch(batch)}, {n:,} examples, {steps:,} steps"
+    asked = config.max_length or prepared.lengths.max_length
+    length = f"{prepared.max_length} tokens" + (" (the model takes no more)" if prepared.max_length < asked else "")
+    return f"{what}, rate {config.rate:.2g}, {_batch(batch)}, {n:,} examples of at most {length}, {steps:,} steps"
 
 
 def _batch(batch: BatchSettings) -> str:

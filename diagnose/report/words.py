@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING
 
-from diagnose.model import OTHER_KIND, SETTINGS, UNTOLD, Kind, RateDirection, Report
+from diagnose.model import OTHER_KIND, SETTINGS, UNTOLD, Kind, RateDirection, Report, Status
 
 if TYPE_CHECKING:
     from diagnose.model import Change, Evidence, Finding, Setting, Skip, StopDecision
@@ -79,6 +79,12 @@ def steps(finding: Finding) -> str:
     if finding.first_step == finding.last_step:
         return f"step {finding.first_step}"
     return f"steps {finding.first_step} to {finding.last_step}"
+
+
+def finding_line(finding: Finding) -> str:
+    """One finding on one line: `CD101 nan-loss (error): train/loss is nan since step 7`."""
+    word = "resolved" if finding.status is Status.RESOLVED else finding.severity.value
+    return plain(f"{finding.code} {finding.name} ({word}): {finding.message}")
 
 
 def evidence(item: Evidence) -> str:

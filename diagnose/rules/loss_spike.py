@@ -99,7 +99,7 @@ class _LossSpikeWatch(Watch):
             ratio = self.rule.ratio if is_train else self.rule.eval_ratio
             detector = self.detectors[track.name] = SpikeDetector(self.rule.height, ratio)
         past = detector.open
-        spike = detector.add(track)
+        spike = detector.add(track, curves.resumed)
         if past is not None and detector.open is None:
             return [self._told(past, track, curves, back=True)]
         if is_train and spike is not None and spike.ratio >= self.rule.at_once:

@@ -107,16 +107,16 @@ class _UnstableLossWatch(Watch):
             track = curves[name]
             said = None
             if name in self.detectors and not track.goes_negative:
-                said = self._see_spikes(track) or (self._see_swings(track) if name == EVAL_LOSS else None)
+                said = self._see_spikes(track, curves) or (self._see_swings(track) if name == EVAL_LOSS else None)
             elif name == GRAD_NORM:
                 said = self._see_gradients(track, curves)
             if said is not None:
                 return self._tell(name, said, row.step, curves)
         return NOTHING
 
-    def _see_spikes(self, track: Track) -> tuple[str, Evidence, int] | None:
+    def _see_spikes(self, track: Track, curves: Curves) -> tuple[str, Evidence, int] | None:
         detector, seen = self.detectors[track.name], self.seen[track.name]
-        spike = detector.add(track)
+        spike = detector.add(track, curves.resumed)
         if detector.outside > self.rule.within:
             detector.give_up()
         if spike is None:
