@@ -7,7 +7,7 @@ import errno
 import json
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def keep_best(trainer: Any, config: TrainConfig, folder: Path, report: Report, *
         is_ended: by the doctor, or by its preflight.
     """
     trainer.save_state()
-    best, first = trainer.state.best_metric, first_loss(folder)
+    best, first = trainer.state.best_metric, first_loss(trainer.state.log_history)
     if best is None and (trainer.args.load_best_model_at_end or is_ended):
         return
     if is_ended and best is not None and first is not None and best > first:
@@ -153,9 +153,9 @@ def _lowest(folder: Path) -> float:
     return min((float(row["eval_loss"]) for row in rows if "eval_loss" in row), default=math.inf)
 
 
-def first_loss(folder: Path) -> float | None:
-    """The first training loss that a run logged, if it is that of its first step; None otherwise."""
-    first = next((row for row in _rows(folder) if "loss" in row), None)
+def first_loss(log_history: Sequence[Mapping[str, Any]]) -> float | None:
+    """The first training loss of a Trainer's log, if it is that of the first step; None otherwise."""
+    first = next((row for row in log_history if "loss" in row), None)
     return float(first["loss"]) if first is not None and first.get("step") == 1 else None
 
 

@@ -34,7 +34,7 @@ from diagnose.callbacks.qlora.preflight import Passed, Preflight
 from diagnose.callbacks.qlora.progress import Bar, Progress
 from diagnose.callbacks.qlora.samples import Samples, prompts_of
 from diagnose.callbacks.qlora.stages import Prepared, make_plan, make_trainer, prepare, smaller, steps_of
-from diagnose.callbacks.qlora.treatment import cause_of, treat
+from diagnose.callbacks.qlora.treatment import Treatment, cause_of, treat
 from diagnose.errors import TrainingInputError
 from diagnose.model import Report
 
@@ -48,6 +48,7 @@ class Try:
         folder: where it is.
         report: of the doctor.
         preflight: what it found; None where there was none.
+        first_loss: of its first step, and so of the weights that it started from; None where it was not logged.
         signal: that interrupted it; None without one.
     """
 
@@ -55,6 +56,7 @@ class Try:
     folder: Path
     report: Report
     preflight: Passed | None
+    first_loss: float | None
     signal: int | None
 
     @property
@@ -127,7 +129,8 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
             tell(hardware, f"saved. Go on with: diagnose train --resume {folder}")
             return Result(tuple(tries), None, is_good=False)
         cause = cause_of(done.report, failed_preflight=done.failed_preflight)
-        treatment = treat(smaller(batch, config), folder, done.report, cause, first_loss=after.first_loss(folder))
+        treatment = treat(smaller(batch, config), folder, done.report, cause, first_loss=done.first_loss)
+        treatment = agreed(treatment, hardware)
         if treatment is None:
             break
         tell(hardware, "", *(f"treatment: {line}" for line in treatment.lines))
@@ -136,7 +139,6 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
             open_folder(folder, resume=False, overwrite=False)
 
     # -- what is kept -------------------------------------------------------------------------------------------------------
-    wait(hardware)  # the first process has written what the others now read
     if hardware.rank == 0 and config.merge:
         after.merge(config, folder)
     folders = [Path(name) for name in config.earlier] + [folder]
@@ -192,7 +194,9 @@ def one_try(
                 if interrupts.signal is None:
                     is_ended = report.stop.stop or (preflight.result is not None and not preflight.result.is_good)
                     after.keep_best(trainer, config, folder, report, is_ended=is_ended)
-            return Try(config, folder, report, preflight.result, interrupts.signal), batch
+            return Try(
+                config, folder, report, preflight.result, after.first_loss(trainer.state.log_history), interrupts.signal
+            ), batch
         except torch.OutOfMemoryError as error:
             if hardware.devices > 1:
                 raise TrainingInputError(
@@ -236,10 +240,13 @@ def show(hardware: Hardware, what: RenderableType) -> None:
         Console(width=None if os.isatty(1) else 100).print(what)
 
 
-def wait(hardware: Hardware) -> None:
-    """Wait for the other processes."""
-    if hardware.devices > 1 and torch.distributed.is_initialized():
-        torch.distributed.barrier()
+def agreed(treatment: Treatment | None, hardware: Hardware) -> Treatment | None:
+    """The first process's decision: it looks at the disk, which the others may see at another moment."""
+    if hardware.devices == 1:
+        return treatment
+    box = [treatment]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return box[0]
 
 
 def free_memory() -> None:
