@@ -99,8 +99,8 @@ def test_the_recipe_is_a_configuration_that_accelerate_takes() -> None:
 
 def test_the_recipe_reaches_the_trainer_as_fsdp(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `accelerate launch` hands to its processes is what `choose_hardware` looks at."""
-    from accelerate.commands.launch import launch_command_parser, prepare_multi_gpu_env
     from accelerate.commands.launch import _validate_launch_command as validate
+    from accelerate.commands.launch import launch_command_parser, prepare_multi_gpu_env
 
     args, *_ = validate(launch_command_parser().parse_args(["--config_file", str(RECIPE), "train.py"]))
     environment = prepare_multi_gpu_env(args)

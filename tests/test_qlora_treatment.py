@@ -88,9 +88,7 @@ def test_a_flat_run_is_tried_again_with_three_times_the_rate(tmp_path: Path) -> 
     for row in FlatLoss.firing[1].rows():
         exam.feed(row)
     report = exam.report()
-    cause = cause_of(report, failed_preflight=False)
-    assert cause is not None
-    assert cause.name == "flat-loss"
+    cause = next(finding for finding in report.findings if finding.name == "flat-loss")
     made = treat(TrainConfig(learning_rate=3e-5), tmp_path, report, cause, first_loss=None)
     assert made is not None
     assert made.config.rate == pytest.approx(9e-5)

@@ -29,6 +29,10 @@ def load_model_config(config: TrainConfig) -> Any:
     Raises:
         TrainingInputError: there is no such model.
     """
+    if (Path(config.model) / _ADAPTER).is_file():
+        raise TrainingInputError(
+            f"{config.model} is an adapter, not a model: give its base with --model, and the adapter with --start-from"
+        )
     with told(config.model):
         return AutoConfig.from_pretrained(config.model)
 
@@ -54,10 +58,6 @@ def load_model(config: TrainConfig, hardware: Hardware, model_config: Any) -> An
     Raises:
         TrainingInputError: it cannot be loaded; the message says why.
     """
-    if (Path(config.model) / _ADAPTER).is_file():
-        raise TrainingInputError(
-            f"{config.model} is an adapter, not a model: give its base with --model, and the adapter with --start-from"
-        )
     source = config.model
     if config.method == "full" and config.start_from is not None:
         source = config.start_from
