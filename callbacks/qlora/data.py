@@ -191,7 +191,7 @@ def _split_note(n_validation: int, n_train: int, seed: int) -> str:
             f"no validation set: {_count(n, 'example')} are too few to hold some out ({TOO_FEW} needed); give a validation file"
         )
     why = f"; a tenth, since fewer than {ENOUGH}" if n < ENOUGH else ""
-    return f"{_count(n_validation, 'example')} of {n} held out for validation (seed {seed}{why})"
+    return f"{_count(n_validation, 'example')} of {n:,} held out for validation (seed {seed}{why})"
 
 
 def _count(n: int, noun: str) -> str:

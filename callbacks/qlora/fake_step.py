@@ -115,7 +115,7 @@ def _run(model: Any, batch: int, length: int, *, checkpointing: bool, accumulate
     for tensor in (*model.parameters(), *model.buffers(), ids, *([] if mask is None else [mask])):
         counter.add(tensor, "model")
     with counter:
-        state = [buffer for parameter in trained for buffer in adam_8bit(parameter)]
+        state = list(adam_8bit(model))
         before = counter.peak = counter.now
         if accumulated:
             for parameter in trained:

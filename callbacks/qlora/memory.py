@@ -28,6 +28,9 @@ HEAD_TOKENS, HEAD_WIDTH = 4096, 32768
 #: driver), cuBLAS's workspaces, and what the allocator keeps in pieces. Not measured here: no GPU was at hand.
 ALLOWANCE = 1_000_000_000
 
+#: Bytes a parameter of 8-bit Adam: two states, each with a 32-bit scale for 256 of its numbers.
+_ADAM_8BIT = 2 * (1 + 4 / 256)
+
 _GIVEN = {"full": (2.0, 2.0, 8.0), "lora": (2.0, 2.0, 8.0), "qlora": (0.5, 2.0, 8.0)}
 
 
@@ -99,7 +102,9 @@ def predict(
     n_trained = shape.n_params if method == "full" else shape.n_lora(lora_r)
     weights = 2 * shape.n_params if method != "qlora" else 2 * shape.n_rest + _packed(shape.n_linear)
     adapters = {"qlora": 2, "lora": 4, "full": 0}[method] * n_trained
-    optimizer = round(n_trained * 2 * (1 + 4 / 256))  # two states of 8 bits, with a 32-bit scale for 256 of each
+    optimizer = round(n_trained * _ADAM_8BIT)
+    if method == "full":  # the Trainer keeps 32-bit states for embeddings
+        optimizer += round((shape.vocab + shape.n_positions) * shape.hidden * (8 - _ADAM_8BIT))
     gradients = n_trained * (4 if method == "lora" else 2)
     buckets = gradients if is_distributed else 0
 

@@ -20,6 +20,9 @@ from diagnose.callbacks.qlora.memory import BLOCK, HEAD_TOKENS, HEAD_WIDTH, NEST
 #: The name that the stand-in for the attention kernels is known by to transformers, which makes no mask for it.
 ATTENTION = "curve_doctor_counted"
 
+#: Parameters in a tensor from which on its optimizer state has 8 bits (min_8bit_size of bitsandbytes' optimizers).
+_LEAST_8BIT = 4096
+
 
 class _Multiply4Bit(torch.autograd.Function):  # type: ignore[misc]  # torch is Any where it is skipped
     """x @ W.T with W in 4 bits, as bitsandbytes 0.50 does it for more than 1,536 rows: W as a whole in bf16, each time."""
@@ -133,15 +136,16 @@ class FusedHead(torch.autograd.Function):  # type: ignore[misc]  # likewise
         return out
 
 
-def adam_8bit(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The optimizer state of one parameter in bitsandbytes' 8-bit Adam: small tensors keep 32 bits."""
-    n = parameter.numel()
-    for _ in range(2):
-        if n < 4096:  # noqa: PLR2004 - min_8bit_size of bitsandbytes' optimizers
-            yield parameter.new_empty(n, dtype=torch.float32)
-        else:
-            yield parameter.new_empty(n, dtype=torch.uint8)
-            yield parameter.new_empty(-(-n // 256), dtype=torch.float32)
+def adam_8bit(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The state of bitsandbytes' 8-bit Adam: small tensors keep 32 bits, and so does the Trainer keep embeddings."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    for parameter in model.parameters():
+        for _ in range(2 if parameter.requires_grad else 0):
+            if parameter.numel() < _LEAST_8BIT or id(parameter) in embeddings:
+                yield parameter.new_empty(parameter.numel(), dtype=torch.float32)
+            else:
+                yield parameter.new_empty(parameter.numel(), dtype=torch.uint8)
+                yield parameter.new_empty(-(-parameter.numel() // 256), dtype=torch.float32)
 
 
 class _Dropped(torch.autograd.Function):  # type: ignore[misc]  # likewise
