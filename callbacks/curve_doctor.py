@@ -125,7 +125,9 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if self.options.rollback and not is_sharded(args):
             self._best = BestWeights()
         self.examination = exam
-        if not state.log_history:
+        if state.log_history:
+            self._news(exam.at_start())  # told when the training began
+        else:
             self._tell(exam.at_start(), state)
 
     # The next two are called at every step, so they leave at once where there is nothing to do.
@@ -166,16 +168,19 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if self._looked_at_evals or exam is None:
             return
         self._looked_at_evals = True
-        before = {finding.key for finding in exam.at_start()}
         facts = batch_facts(eval_dataloader, kwargs.get("processing_class"))
         exam.curves.settings = {**exam.curves.settings, **{f"eval_{name}": value for name, value in facts.items()}}
-        self._tell([finding for finding in exam.at_start() if finding.key not in before], state)
+        self._tell(exam.at_start(), state)
 
     @guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Keep the best weights, and let the model speak."""
         exam = self.examination
-        best = None if exam is None else exam.curves.best
+        if exam is None:
+            return
+        # The Trainer ends a training whose metric_for_best_model is none of the evaluation's, right after this.
+        self._tell(exam.at_start(), state)
+        best = exam.curves.best
         if self._best is not None and best is not None and best.step == state.global_step:
             self._best.keep(model, best.step)
         if self.options.sample_prompts and state.is_world_process_zero and not is_sharded(args):

@@ -63,7 +63,7 @@ def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting
     for name in _NONE_IS_ZERO:
         if hasattr(args, name) and settings[name] is None:
             settings[name] = 0
-    settings["total_train_batch_size"] = _effective_batch(args)
+    settings["total_train_batch_size"] = _effective_batch(args, state)
     for kind in ("logging", "eval", "save"):
         if _plain(settings[f"{kind}_strategy"]) == "steps":
             settings[f"{kind}_steps"] = getattr(state, f"{kind}_steps", None)
@@ -72,12 +72,12 @@ def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting
     return {name: value for name, value in plain.items() if value is not None}
 
 
-def _effective_batch(args: Any) -> int | None:
+def _effective_batch(args: Any, state: Any) -> int | None:
     """Examples that an update averages over, on all devices together; None where one of the factors is not told."""
-    # `train_batch_size` counts every GPU of this process, `world_size` the processes.
-    factors: list[Any] = [
-        getattr(args, name, None) for name in ("train_batch_size", "gradient_accumulation_steps", "world_size")
-    ]
+    # `train_batch_size` counts every GPU of this process, `world_size` the processes. Only the state knows of a batch that
+    # `auto_find_batch_size` has made smaller.
+    device: Any = getattr(state, "train_batch_size", None) or getattr(args, "train_batch_size", None)
+    factors: list[Any] = [device, *(getattr(args, name, None) for name in ("gradient_accumulation_steps", "world_size"))]
     return math.prod(factors) if all(isinstance(factor, int) for factor in factors) else None
 
 

@@ -56,6 +56,28 @@ def test_patience_and_grace_put_the_stop_off(tmp_path: Path) -> None:
     assert stopped_at(tmp_path / "e", CurveDoctor(grace=500)) == 200
 
 
+@pytest.mark.parametrize("strategy", ["epoch", "steps", "best"])
+def test_the_best_checkpoint_is_loaded_after_a_stop_however_it_is_saved(tmp_path: Path, strategy: str) -> None:
+    options: dict[str, Any] = {**MEMORIZING, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}
+    options |= {"save_strategy": strategy, "save_steps": 10, "save_total_limit": 2}
+    if strategy == "epoch":
+        options["eval_strategy"] = "epoch"
+    doctor = CurveDoctor()
+    made, _ = train(tmp_path, doctor, **options)
+    assert doctor.examination is not None and doctor.examination.stop.stop
+    best = doctor.examination.curves.best
+    assert best is not None
+    assert made.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best.step}")
+    assert Path(made.state.best_model_checkpoint).is_dir()
+    assert made.evaluate()["eval_loss"] == pytest.approx(best.value)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_stop_comes_at_an_optimizer_step(tmp_path: Path, accumulation: int) -> None:
+    options = {"gradient_accumulation_steps": accumulation, "per_device_train_batch_size": 8 // accumulation}
+    assert stopped_at(tmp_path, CurveDoctor(), **options) % 5 == 0
+
+
 def test_only_the_rules_that_are_named_stop(tmp_path: Path) -> None:
     assert stopped_at(tmp_path / "a", CurveDoctor(stop=("nan-loss", "CD202"))) == 200
     assert stopped_at(tmp_path / "b", CurveDoctor(stop="memorization")) < 200

@@ -53,15 +53,21 @@ def saved(folder: Path, vocab_size: int) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(folder / "base")
 
 
-def dpo(folder: Path, rate: float, steps: int) -> DPOTrainer:
-    """Full fine-tuning on pairs that differ in one word; the reference is a copy that TRL loads."""
+def dpo(folder: Path, rate: float, steps: int, *, adapter: LoraConfig | None = None) -> DPOTrainer:
+    """Training on pairs that differ in one word; the reference is a copy that TRL loads, or the model without its adapter."""
     words = tokenizer()
     pairs = {"prompt": ["the cat"] * 32, "chosen": [" learns quickly."] * 32, "rejected": [" diverges on monday."] * 32}
     args = DPOConfig(
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=rate, max_length=32, **USUAL
     )
+    data = Dataset.from_dict(pairs)
+    evals = None
+    if adapter is not None:
+        args.eval_strategy, args.eval_steps, evals = "steps", 8, data.select(range(8))
     model = saved(folder, len(words))
-    return DPOTrainer(model=model, args=args, train_dataset=Dataset.from_dict(pairs), processing_class=words)
+    return DPOTrainer(
+        model=model, args=args, train_dataset=data, eval_dataset=evals, processing_class=words, peft_config=adapter
+    )
 
 
 def test_a_healthy_dpo_run(tmp_path: Path) -> None:
@@ -70,6 +76,14 @@ def test_a_healthy_dpo_run(tmp_path: Path) -> None:
     assert {"train/rewards/margins", "train/rewards/chosen", "train/rewards/rejected", "train/logps/chosen"} <= names
     assert {f.severity for f in report.findings} <= {Severity.INFO}, report.headline
     assert "reference-mismatch" not in {skip.name for skip in report.skips}, "the first log, at step 1, was judged"
+
+
+def test_a_dpo_run_with_an_adapter_and_evaluations(tmp_path: Path) -> None:
+    adapter = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    report, names = trained(dpo(tmp_path, 1e-3, 24, adapter=adapter))
+    assert {"eval/loss", "eval/rewards/margins"} <= names
+    assert not report.stop.stop
+    assert report.settings["method"] == "lora"
 
 
 def test_a_dpo_run_whose_weights_do_not_move_is_ended(tmp_path: Path) -> None:

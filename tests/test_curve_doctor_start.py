@@ -220,6 +220,17 @@ def test_an_evaluation_without_labels_is_told_at_the_first_one(tmp_path: Path, c
     assert "100% of the evaluation examples" in out
 
 
+def test_a_best_metric_that_no_evaluation_has_is_told_before_the_trainer_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    options = {"metric_for_best_model": "f1", "load_best_model_at_end": True, **every}
+    made = trainer(tmp_path, [CurveDoctor(report=False)], max_steps=4, **options)
+    with pytest.raises(KeyError, match="eval_f1"):
+        made.train()
+    assert "CD515 wrong-best-metric (warning): metric_for_best_model f1: no such metric" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

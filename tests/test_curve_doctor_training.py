@@ -215,6 +215,7 @@ def test_a_second_try_after_out_of_memory_starts_afresh(tmp_path: Path) -> None:
     assert run.last_step == 12
     assert list(run.doctor.examination.curves["train/loss"].steps) == list(range(1, 13))  # type: ignore[union-attr]
     assert "late-row" not in {note.kind for note in run.report.notes}
+    assert run.report.settings["total_train_batch_size"] == 4, "as it was in the end"
 
 
 def test_a_bug_of_its_own_does_not_end_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

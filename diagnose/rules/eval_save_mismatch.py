@@ -63,8 +63,8 @@ class EvalSaveMismatch(SettingsRule):
     )
 
     def before_start(self, curves: Curves) -> Remark | None:
-        """All of it: a checkpoint that was never written cannot be had later."""
-        return self.judge(curves)
+        """A checkpoint that was never written cannot be had later; who saves none at all knows that."""
+        return None if word(curves, "save_strategy") == "no" else self.judge(curves)
 
     def judge(self, curves: Curves) -> Remark | None:
         """The steps of evaluations against those of checkpoints."""
