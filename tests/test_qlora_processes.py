@@ -41,7 +41,7 @@ def test_two_processes_train_treat_and_write_once(tiny_base: Path, tmp_path: Pat
     assert done.returncode in (0, 1), done.stdout + done.stderr
     assert done.stdout.count(f"== {run}") == 1  # the first process alone speaks
     assert "batch 8 x accumulation 1" in done.stdout
-    assert "changed: learning_rate 0.3 to 0.033; nothing else" in done.stdout
+    assert "changed: learning_rate 0.3 to 0.033 (divided by 9); nothing else" in done.stdout
     assert len(re.findall(r"^step ", done.stdout, re.MULTILINE)) == len(set(re.findall(r"^step .*", done.stdout, re.MULTILINE)))
     second = tmp_path / "lora-r16-lr0.033-steps48"
     assert {path.name for path in tmp_path.iterdir()} == {run.name, second.name}

@@ -135,6 +135,20 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def step_of(checkpoint: Path | None) -> int:
+    """The step of a checkpoint; 0 for none."""
+    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+
+
+def planned_steps(folder: Path) -> int | None:
+    """The steps that a run has planned, as its last checkpoint tells; None without one."""
+    last = last_checkpoint(folder)
+    if last is None:
+        return None
+    steps = json.loads((last / "trainer_state.json").read_text(encoding="utf-8")).get("max_steps")
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
 def _holds_a_run(folder: Path) -> bool:
     """Whether there is anything to lose: a start that failed leaves no more than its settings."""
     return bool(checkpoints(folder)) or any((folder / name).exists() for name in ("trainer_state.json", BEST))
@@ -163,7 +177,7 @@ def _is_safetensors(path: Path) -> bool:
 def _where(folder: Path) -> str:
     """` that reached step 120`; nothing where no checkpoint tells."""
     last = last_checkpoint(folder)
-    return "" if last is None else f" that reached step {last.name.rpartition('-')[2]}"
+    return "" if last is None else f" that reached step {step_of(last)}"
 
 
 def _clear(folder: Path) -> None:

@@ -65,11 +65,14 @@ def choose_hardware(config: TrainConfig) -> Hardware:
         raise ConfigError("device is cuda, but torch sees no GPU: install a torch build for your driver, or use --device cpu")
     device = config.device or ("cuda" if has_cuda else "cpu")
     devices = int(os.environ.get("WORLD_SIZE", "1"))
-    if device == "cuda" and devices == 1 and torch.cuda.device_count() > 1:
-        # one process would be wrapped in nn.DataParallel, which TRL refuses
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    _check_packages(config, device)
     notes = []
+    if device == "cuda" and devices == 1 and (n_gpus := torch.cuda.device_count()) > 1:
+        # the Trainer would wrap the model in nn.DataParallel, which TRL refuses
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        notes.append(
+            f"one of {n_gpus} GPUs is used; all of them with: torchrun --nproc-per-node {n_gpus} -m diagnose train ..."
+        )
+    _check_packages(config, device)
     if device == "cpu":
         notes.append("no GPU: training on the CPU, which is slow for all but tiny models")
     precision, why = _precision(config, device)

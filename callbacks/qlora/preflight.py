@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from diagnose.callbacks.curve_doctor import CurveDoctor
 from diagnose.callbacks.output import say
 from diagnose.stats import robust_scale
 
@@ -72,12 +73,13 @@ class Preflight(TrainerCallback):  # type: ignore[misc]  # transformers is not f
 
     Args:
         steps: how many; fewer in a short run.
+        doctor: who watches the run, and looks at each row before the preflight does.
         gpu_bytes: memory of the GPU; None on a CPU.
         planned: peak that the memory plan predicts, in bytes; None where there is no plan.
     """
 
-    def __init__(self, steps: int, gpu_bytes: int | None = None, planned: int | None = None) -> None:
-        self.steps, self.gpu_bytes, self.planned = steps, gpu_bytes, planned
+    def __init__(self, steps: int, doctor: CurveDoctor, gpu_bytes: int | None = None, planned: int | None = None) -> None:
+        self.steps, self.doctor, self.gpu_bytes, self.planned = steps, doctor, gpu_bytes, planned
         #: What was found; None before the end of the preflight, and where there is none.
         self.result: Passed | None = None
         self._last = 0
@@ -105,7 +107,8 @@ class Preflight(TrainerCallback):  # type: ignore[misc]  # transformers is not f
         """Judge at the last step."""
         if state.global_step != self._last or "loss" not in (logs or {}):
             return
-        self.result = self._judge(state, is_stopped=control.should_training_stop and state.global_step < state.max_steps)
+        exam = self.doctor.examination
+        self.result = self._judge(state, is_stopped=exam is not None and exam.now.stop)
         if not self.result.is_good:
             control.should_training_stop = True
         if state.is_world_process_zero:

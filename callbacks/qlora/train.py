@@ -13,6 +13,7 @@ Not covered: images, preference and reinforcement learning, streamed data, DeepS
 from __future__ import annotations
 
 import gc
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from diagnose.callbacks.curve_doctor import CurveDoctor
 from diagnose.callbacks.output import say
 from diagnose.callbacks.qlora import after
 from diagnose.callbacks.qlora.config import TrainConfig
-from diagnose.callbacks.qlora.folder import folder_of, last_checkpoint, open_folder, save_settings
+from diagnose.callbacks.qlora.folder import folder_of, last_checkpoint, open_folder, planned_steps, save_settings, step_of
 from diagnose.callbacks.qlora.hardware import Hardware, choose_hardware
 from diagnose.callbacks.qlora.interrupts import Interrupts
 from diagnose.callbacks.qlora.out_of_memory import BatchSettings, advice, next_settings
@@ -104,6 +105,10 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
     # -- the machine, and the folder -----------------------------------------------------------------------------------
     hardware = choose_hardware(config)
     folder = folder_of(config)
+    if resume and step_of(last_checkpoint(folder)) >= (planned_steps(folder) or math.inf):
+        raise TrainingInputError(
+            f"{folder} has made all its steps: there is nothing to go on with; start a new run to train longer"
+        )
     if hardware.rank == 0:
         open_folder(folder, resume=resume, overwrite=overwrite)
     tell(hardware, *hardware.notes)
@@ -171,7 +176,7 @@ def one_try(
     """
     while True:
         doctor = CurveDoctor(patience=config.patience, grace=config.grace)
-        preflight = Preflight(config.preflight, hardware.gpu_bytes, None if plan is None else plan.peak)
+        preflight = Preflight(config.preflight, doctor, hardware.gpu_bytes, None if plan is None else plan.peak)
         interrupts = Interrupts()
         examples = prepared.data.validation if prepared.data.validation is not None else prepared.data.train
         prompts = [] if hardware.is_fsdp else prompts_of(examples, prepared.tokenizer, config.n_samples)
@@ -179,7 +184,7 @@ def one_try(
         callbacks = [doctor, preflight, interrupts, Progress(), Samples(prompts, prepared.tokenizer, folder)]
         checkpoint = last_checkpoint(folder) if resume else None
         if resume:
-            said = f"goes on from {checkpoint}" if checkpoint else "has no checkpoint yet: from the beginning"
+            said = f"goes on from {checkpoint}" if checkpoint else "has no whole checkpoint: from the beginning"
             tell(hardware, f"{folder} {said}")
         trainer = None
         try:

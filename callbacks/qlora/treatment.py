@@ -39,8 +39,8 @@ class Treatment:
 def cause_of(report: Report, *, failed_preflight: bool) -> Finding | None:
     """The finding that ended a run; None where nothing did.
 
-    A preflight may fail before the doctor is sure enough to stop: what it has found by then counts, the gravest change first,
-    since a loss that climbed past its start needs more than one factor of 3.
+    A preflight may fail before the doctor is sure enough to stop. What it has found by then counts, and the largest change
+    first: a loss that climbed past its start needs two factors of 3, whatever else was seen on the way.
     """
     if report.stop.because is not None or not failed_preflight:
         return report.stop.because
@@ -87,7 +87,7 @@ def treat(
     start, why = _start(config, folder, report, first_loss)
     changed = dataclasses.replace(changed, start_from=start, earlier=(*config.earlier, str(folder)), retries=config.retries - 1)
     changed = dataclasses.replace(changed, output_dir=str(free_folder(dataclasses.replace(changed, output_dir=str(folder)))))
-    told = " and ".join(f"{c.setting} {_number(c.before)} to {_number(c.after)}" for c in changes)
+    told = " and ".join(f"{c.setting} {_number(c.before)} to {_number(c.after)}{_factor_of(c)}" for c in changes)
     lines = (
         f"{cause.name} at step {report.last_step}: {cure.why}",
         f"changed: {told}; nothing else",
@@ -109,6 +109,13 @@ def _start(config: TrainConfig, folder: Path, report: Report, first_loss: float 
     if first_loss is not None and math.isfinite(first_loss) and best.value > _BETTER * first_loss:
         return config.start_from, f"{same}: no evaluation was below its loss of {first_loss:.4g}"
     return str(checkpoint), f"{checkpoint}, the best so far ({best.metric} {best.value:.4g})"
+
+
+def _factor_of(change: Change) -> str:
+    """` (divided by 9)`; nothing for what is no number."""
+    if change.factor is None:
+        return ""
+    return f" (divided by {1 / change.factor:.2g})" if change.factor < 1 else f" (times {change.factor:.2g})"
 
 
 def _number(value: object) -> str:
