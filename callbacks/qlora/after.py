@@ -79,18 +79,9 @@ def card(config: TrainConfig, folder: Path, report: Report) -> str:
         "| setting | value |",
         "|---|---|",
     ]
-    shown = {
-        "model",
-        "data",
-        "validation",
-        "method",
-        "start_from",
-        "max_length",
-        "lora_r",
-        "lora_dropout",
-        "lora_target",
-        "seed",
-    }
+    shown = {"model", "data", "validation", "method", "start_from", "seed"}
+    shown |= {"lora_r", "lora_dropout", "lora_target"} if config.method != "full" else set()
+    shown |= {"quant_type", "double_quant"} if config.method == "qlora" else set()
     told_settings = {name: value for name, value in dataclasses.asdict(config).items() if name in shown and value is not None}
     told_settings |= {name: value for name, value in report.settings.items() if value is not None}
     lines += [f"| {name} | {escape(str(value))} |" for name, value in told_settings.items()]
