@@ -10,7 +10,8 @@ import pytest
 
 # Before torch, transformers and numpy are imported: they read these once.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if not os.environ.get("TEST_GPU"):  # TEST_GPU=1 python -m pytest -m gpu
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
