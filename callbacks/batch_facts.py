@@ -12,8 +12,8 @@ import torch
 
 from diagnose.model import Setting
 
-#: Examples that are looked at, spread over the data.
-EXAMPLES = 16
+#: Examples that are looked at, spread over the data: as many as a batch holds, within these bounds.
+FEWEST, MOST = 4, 16
 #: The label that a loss leaves out.
 IGNORED = -100
 
@@ -37,7 +37,10 @@ def batch_facts(dataloader: Any, processing_class: Any = None) -> dict[str, Sett
     if dataset is None or collate is None or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return {}
     n = len(dataset)
-    at = sorted({round(i * (n - 1) / max(1, min(n, EXAMPLES) - 1)) for i in range(min(n, EXAMPLES))})
+    sampler = getattr(dataloader, "batch_sampler", None)  # which alone knows the batch once accelerate has wrapped it
+    size = getattr(dataloader, "batch_size", None) or getattr(sampler, "batch_size", None) or FEWEST
+    some = min(n, MOST, max(FEWEST, size))
+    at = sorted({round(i * (n - 1) / max(1, some - 1)) for i in range(some)})
     with _same_random_numbers():
         batch = collate([dataset[i] for i in at]) if at else None
     labels, inputs = (batch.get(name) if isinstance(batch, Mapping) else None for name in ("labels", "input_ids"))

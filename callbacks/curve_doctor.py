@@ -26,6 +26,7 @@ from diagnose.callbacks.writers import other_callbacks, writers
 from diagnose.examination import Examination
 from diagnose.model import Finding, Row, Setting
 from diagnose.names import BAD_GRADIENT, DROPPED, MADE
+from diagnose.news import News
 from diagnose.readers.own_file import note_of
 from diagnose.report.words import finding_line
 from diagnose.rows import build_run, row_from_log
@@ -98,7 +99,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     def _forget(self) -> None:
         self.examination, self.failed, self._stopped = None, False, False
-        self._said: dict[tuple[str, str, int], tuple[str, str]] = {}
+        self._news = News()
         self._seen: list[dict[str, Any]] = []
         self._samples: list[dict[str, Any]] = []
         self._guard: GradientGuard | None = None
@@ -120,13 +121,13 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._seen = self._try(seen_before, args, state) or []
         exam.curves.notes = (*exam.curves.notes, *filter(None, map(note_of, self._seen)))
         for row in rows_of(state.log_history, self._seen):
-            self._news(exam.feed(row))
+            self._news.of(exam.feed(row))
         self._guard = GradientGuard(args, may_drop=self.options.stops)
         if self.options.rollback and not is_sharded(args):
             self._best = BestWeights()
         self.examination = exam
         if state.log_history:
-            self._news(exam.at_start())  # told when the training began
+            self._news.of(exam.at_start())  # told when the training began
         else:
             self._tell(exam.at_start(), state)
 
@@ -266,7 +267,7 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Say what is news, to all who listen."""
         if not state.is_world_process_zero:
             return
-        for finding in self._news(findings):
+        for finding in self._news.of(findings):
             line = finding_line(finding)
             say(f"curve-doctor: {line}")
             _log.info("%s", line)
@@ -275,10 +276,12 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
             if self.options.on_finding is not None:
                 self._try(self.options.on_finding, finding)
 
-    @guarded
     def _try(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call what may fail without the rest failing with it."""
-        return call(*args)
+        try:
+            return call(*args)
+        except Exception as error:  # noqa: BLE001 - as in `guarded`
+            return tell_failure(self, getattr(call, "__name__", type(call).__name__), error)
 
     @guarded
     def _write(self, output_dir: str, *more: Path) -> None:
@@ -287,9 +290,3 @@ class CurveDoctor(TrainerCallback):  # type: ignore[misc]  # transformers is not
         report = self.examination.report(Path(output_dir).name)
         for folder in (Path(output_dir), *more):
             write_report(report, folder, observed=self._seen, samples=self._samples)
-
-    def _news(self, changed: Sequence[Finding]) -> list[Finding]:
-        """Findings that are new, graver or resolved; one that only goes on is no news."""
-        news = [f for f in changed if self._said.get(f.key) != (f.severity, f.status)]
-        self._said.update((f.key, (f.severity, f.status)) for f in news)
-        return news

@@ -28,8 +28,6 @@ EXIT_OK, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 #: What a shell reports for a command that Ctrl-C, or a closed pipe, ended.
 EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
 
-#: Width of text that goes to a file or a pipe, unless COLUMNS says otherwise, and the least that is still readable.
-WIDTH, LEAST_WIDTH = 80, 40
 #: What could not be read is listed on stderr up to here.
 _LISTED = 10
 
@@ -229,11 +227,13 @@ def _write(
     is_full: bool,
 ) -> None:
     if kind == "text":
+        from diagnose.report.console import file_console, stdout_console
+
         if output is None:
-            _print_text(_console(), pairs, is_full=is_full)
+            _print_text(stdout_console(), pairs, is_full=is_full)
             return
         page = io.StringIO()
-        _print_text(_file_console(page), pairs, is_full=is_full)
+        _print_text(file_console(page), pairs, is_full=is_full)
         text = page.getvalue()
     elif kind == "json":
         from diagnose.report.json import document, dumps
@@ -271,35 +271,14 @@ def _print_text(console: Console, pairs: Sequence[tuple[Report, Run]], *, is_ful
 
 
 def _print(renderable: RenderableType, output: Path | None = None) -> None:
+    from diagnose.report.console import file_console, stdout_console
+
     if output is None:
-        _console().print(renderable)
+        stdout_console().print(renderable)
         return
     page = io.StringIO()
-    _file_console(page).print(renderable)
+    file_console(page).print(renderable)
     save(output, page.getvalue())
-
-
-def _console() -> Console:
-    """A console for stdout: rich honours NO_COLOR and FORCE_COLOR, but takes a pipe's width from the terminal behind it."""
-    from rich.console import Console
-
-    class Stdout(Console):
-        def on_broken_pipe(self) -> None:
-            """Leave it to `main`: rich would end the process with exit code 1, which means findings."""
-            raise BrokenPipeError
-
-    if sys.stdout.isatty():
-        return Stdout(file=sys.stdout)
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() else WIDTH
-    return Stdout(file=sys.stdout, width=max(width, LEAST_WIDTH))
-
-
-def _file_console(page: io.StringIO) -> Console:
-    """A console for what is saved to a file."""
-    from rich.console import Console
-
-    return Console(file=page, width=WIDTH, color_system=None, force_terminal=False)
 
 
 def _exit_code(reports: Sequence[Report], fail_on: str) -> int:

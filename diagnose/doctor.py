@@ -8,6 +8,7 @@ from typing import Any
 
 from diagnose.examination import Examination
 from diagnose.model import Finding, Report, Setting, Severity, Status
+from diagnose.news import News
 from diagnose.options import Options
 from diagnose.report.words import finding_line
 from diagnose.rows import number, row_from_log
@@ -63,7 +64,7 @@ class Doctor:
         #: The finding for which the run should stop; None while there is none.
         self.why: Finding | None = None
         self._step = 0
-        self._said: dict[tuple[str, str, int], tuple[str, str]] = {}
+        self._news = News()
         self._failed = False
 
     @property
@@ -117,9 +118,8 @@ class Doctor:
         changed = self.examination.feed(row)
         if self.why is None:
             self.why = self.examination.now.because
-        news = tuple(f for f in changed if self._said.get(f.key) != (f.severity, f.status))
+        news = self._news.of(changed)
         for finding in news:
-            self._said[finding.key] = (finding.severity, finding.status)
             _log.log(_LEVELS[finding.severity] if finding.status is Status.OPEN else logging.INFO, "%s", finding_line(finding))
             if self.options.on_finding is not None:
                 self.options.on_finding(finding)

@@ -237,7 +237,7 @@ def test_record_refuses_an_unknown_name(capsys: pytest.CaptureFixture[str]):
 def test_record_refuses_a_dirty_working_tree(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(record(), "git_state", lambda: ("abc1234", "M fixtures/record.py"))
+    monkeypatch.setattr("what_to_record.git_state", lambda files: ("abc1234", "M fixtures/record.py"))
     assert record().main(["masked-labels", "--out", str(tmp_path)]) == 2
     assert "M fixtures/record.py" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -264,7 +264,7 @@ def test_a_curve_recorded_again_has_the_same_shape(tmp_path: Path):
     pytest.importorskip("transformers")
     module = record()
     recipe = next(r for r in module.RECIPES if r.name == "masked-labels")
-    again = module.save(recipe, module.train(recipe), module.environment(), tmp_path)
+    again = module.save(recipe, module.train(recipe), {}, tmp_path)
     kept = FIXTURES / "recorded" / again.name
     old, new = run_of(kept), run_of(again)
     assert {n: s.step.tolist() for n, s in new.series.items()} == {n: s.step.tolist() for n, s in old.series.items()}

@@ -162,7 +162,7 @@ def test_unknown_sweeps_are_told_with_those_that_there_are(capsys: pytest.Captur
 
 
 def test_uncommitted_scripts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(record_sweeps, "git_state", lambda paths: ("abc1234", "M fixtures/record.py"))
+    monkeypatch.setattr("what_to_record.git_state", lambda files: ("abc1234", "M fixtures/record.py"))
     assert record_sweeps.main(["lora-capitals-cosine-b16", "--out", str(tmp_path)]) == 2
     assert "M fixtures/record.py" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
