@@ -110,7 +110,7 @@ def test_the_split_is_seeded_and_sized(tmp_path: Path, n: int, expected: int) ->
     if expected:
         assert other.validation is not None
         assert other.validation.to_list() != held
-        assert f"{expected} examples of {n} held out" in data.notes[-1]
+        assert f"{expected} examples of {n:,} held out" in data.notes[-1]
     else:
         assert data.validation is None
         assert "too few to hold some out" in data.notes[-1]
@@ -124,6 +124,11 @@ def test_duplicates_do_not_straddle_the_split(tmp_path: Path) -> None:
     assert len(data.train) == 3 * 36
     assert not [row for row in data.train.to_list() if row in held]
     assert "8 training examples removed that the validation set holds as well" in data.notes
+    assert "72 training examples repeat others word for word, and are kept" in data.notes
+    assert any(note.startswith("4 examples of 40 held out") for note in data.notes)
+    few = load_data(write(tmp_path / "few.jsonl", pairs(10) * 9))
+    assert few.validation is None
+    assert any("10 different examples are too few" in note for note in few.notes)
 
 
 def test_a_validation_file_is_taken_and_kept_out_of_training(tmp_path: Path) -> None:
@@ -147,7 +152,7 @@ def test_saved_data_sets_with_and_without_splits(tmp_path: Path) -> None:
     data = load_data(str(tmp_path / "splits"))
     assert data.validation is not None
     assert (len(data.train), data.validation.to_list()) == (40, pairs(5, start=100))
-    assert any("splits test" in note or "the validation split" in note for note in data.notes)
+    assert any(note.startswith("the test split of") for note in data.notes)
     DatasetDict(a=Dataset.from_list(pairs(2)), b=Dataset.from_list(pairs(2))).save_to_disk(tmp_path / "odd")
     with pytest.raises(TrainingInputError, match="has the splits a, b, but none called train"):
         load_data(str(tmp_path / "odd"))
@@ -199,12 +204,14 @@ def test_completions_are_learned_with_one_end_token_and_prompts_are_not() -> Non
     assert text.input_ids[-1] == words.eos_token_id
 
 
-def test_encoding_agrees_with_trl_where_trl_can_do_it(tmp_path: Path) -> None:
+CHAT_ROWS = [{"prompt": CONVERSATION[:n], "completion": CONVERSATION[n : n + 1]} for n in (2, 4)]
+
+
+@pytest.mark.parametrize(
+    "rows", [CHAT_ROWS, pairs(3), [{"text": "the cat"}, {"text": "a dog</s>"}]], ids=["chat", "pairs", "text"]
+)
+def test_encoding_agrees_with_trl_where_trl_can_do_it(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     words = chat_tokenizer()
-    rows = [
-        {"prompt": CONVERSATION[:2], "completion": CONVERSATION[2:3]},
-        {"prompt": CONVERSATION[:4], "completion": CONVERSATION[4:]},
-    ]
     prepared = trainer(tmp_path, Dataset.from_list(rows), words).train_dataset
     ours = [encoded for row in rows for encoded in encode(row, words)]
     assert [row["input_ids"] for row in prepared] == [encoded.input_ids for encoded in ours]
@@ -378,7 +385,7 @@ def test_the_length_covers_95_percent_and_says_what_is_cut() -> None:
     assert lengths.tokens.tolist() == [100] * 95 + [700] * 5
     assert (lengths.max_length, lengths.percentile(50), lengths.percentile(100)) == (512, 100, 700)
     assert lengths.share_cut() == 0.05
-    assert lengths.notes == ("max_length 512: 5.0% of the examples are longer and will be cut",)
+    assert lengths.notes == ("max_length 512: 5.0% of the examples are longer and will be cut (5 of 100)",)
     assert measured([100] * 94 + [700] * 6).max_length == 1024
 
 
@@ -408,7 +415,7 @@ def test_choices_and_draws_are_as_documented() -> None:
     import numpy as np
 
     assert [choose_length(np.array([n])) for n in (1, 512, 513, 8192, 9000)] == [512, 512, 1024, 8192, 8192]
-    assert held_out([{"text": str(i % 10)} for i in range(1000)], seed=0) == []
+    assert held_out([bytes([i % 10]) for i in range(1000)], seed=0) == []
 
 
 def trainer(folder: Path, train: Dataset, words: PreTrainedTokenizerFast) -> SFTTrainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from diagnose.callbacks.qlora import memory, stand_ins
 from diagnose.callbacks.qlora.fake_step import LiveBytes, count_step
 from diagnose.callbacks.qlora.memory import METHODS, Method, predict
 from diagnose.callbacks.qlora.shape import shape_of
+from diagnose.cli import main
 
 SMALL: dict[str, Any] = {
     "model_type": "llama",
@@ -97,6 +99,20 @@ def test_the_second_micro_batch_needs_the_gradients_of_the_first() -> None:
     first, second = (count_step(SMALL, accumulated=accumulated, **setting) for accumulated in (False, True))
     assert second.peak > first.peak
     assert second.before == first.before
+
+
+def test_the_command_checks_its_plan_by_a_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(SMALL))
+    argv = ["plan", "--model", str(file), "--gpu", "8GB", "--max-length", "128", "--check"]
+    assert main(argv) == 0
+    assert "counted on tensors without content: " in capsys.readouterr().out
+    file.write_text(json.dumps(SMALL | {"model_type": "nonesuch"}))
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert "--check cannot build" in err
+    assert "nonesuch" in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -132,6 +132,8 @@ def test_an_empty_file_is_refused(tmp_path: Path, content: str, name: str) -> No
         ('[{"a": 1},', "train.json", r"is not valid JSON: .* with one example a line, name it \.jsonl"),
         ("hello", "train.json", "is not JSONL, JSON, CSV, TSV or Parquet: it starts with 'hello'"),
         (b"PAR1 and no more", "train.parquet", "is not a readable Parquet file"),
+        ("prompt,prompt\nx,y\n", "train.csv", "has a column twice: prompt, prompt"),
+        (gzip.compress(b"abc" * 99)[:12] + b"x" * 20, "train.jsonl.gz", "cannot be read"),
         (gzip.compress(b"abc" * 99)[:-9], "train.jsonl.gz", "cannot be read"),
     ],
 )

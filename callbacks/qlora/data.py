@@ -14,12 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnose.callbacks.qlora.columns import BadExampleError, Kind, Layout, example_of, kind_of, layout_of
 from diagnose.callbacks.qlora.read_rows import BadRow, Rows, read_rows
 from diagnose.callbacks.qlora.saved_data import is_saved, looks_like_a_path, read_hub, read_saved
-from diagnose.callbacks.qlora.split import ENOUGH, TOO_FEW, held_out, overlap
+from diagnose.callbacks.qlora.split import ENOUGH, TOO_FEW, held_out, key
 from diagnose.errors import MissingExtraError, TrainingInputError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class _Source:
 
     examples: list[dict[str, Any]]
     layout: Layout
+    kind: Kind
     notes: list[str]
     left_out: list[BadRow]
 
@@ -80,32 +81,34 @@ def load_data(train: str, validation: str | None = None, *, seed: int = 42, chat
     rows, own_validation = _rows(train, "train")
     source = _examples(train, rows, chat=chat)
     notes, left_out, examples = source.notes, source.left_out, source.examples
-    given = own_validation
-    if validation is not None:
-        given = _rows(validation, "validation")[0]
-    if given is not None:
-        name = validation or f"the validation split of {train}"
+    keys = [key(example) for example in examples]
+    given = own_validation if validation is None else _rows(validation, "validation")[0]
+    if given is None:
+        drawn = held_out(keys, seed=seed)
+        kept_back = [examples[i] for i in drawn]
+        notes.append(_split_note(len(drawn), len(set(keys)), seed))
+    else:
+        name = validation or f"the {given.split} split of {train}"
         other = _examples(name, given, chat=chat)
-        if kind_of(other.layout, chat=chat) != kind_of(source.layout, chat=chat):
+        if kind_of(other.layout, chat=chat) != source.kind:
             raise TrainingInputError(
                 f"{name} has {other.layout} rows, but {train} has {source.layout} rows: give both the same columns"
             )
         notes, left_out, kept_back = notes + other.notes, left_out + other.left_out, other.examples
-    else:
-        chosen = set(held_out(examples, seed=seed))
-        kept_back = [example for i, example in enumerate(examples) if i in chosen]
-        examples = [example for i, example in enumerate(examples) if i not in chosen]
-        notes.append(_split_note(len(kept_back), len(examples), seed))
-    shared = set(overlap(examples, kept_back))
-    if shared:
-        examples = [example for i, example in enumerate(examples) if i not in shared]
-        notes.append(f"{_count(len(shared), 'training example')} removed that the validation set holds as well")
-    if not examples:
+    outside = {key(example) for example in kept_back}
+    kept = [example for example, its_key in zip(examples, keys, strict=True) if its_key not in outside]
+    n_shared = len(examples) - len(kept) - (len(kept_back) if given is None else 0)
+    if n_shared:
+        notes.append(f"{_count(n_shared, 'training example')} removed that the validation set holds as well")
+    n_repeated = len(kept) - len(set(keys) - outside)
+    if n_repeated:
+        notes.append(f"{_count(n_repeated, 'training example')} repeat others word for word, and are kept")
+    if not kept:
         raise TrainingInputError(f"every example of {train} is in the validation set as well: give other validation data")
     return TrainingData(
-        train=Dataset.from_list(examples),
+        train=Dataset.from_list(kept),
         validation=Dataset.from_list(kept_back) if kept_back else None,
-        kind=kind_of(source.layout, chat=chat),
+        kind=source.kind,
         notes=tuple(notes),
         left_out=tuple(left_out),
     )
@@ -151,7 +154,7 @@ def _examples(name: str, rows: Rows, *, chat: bool) -> _Source:
         notes.append(f"{name}: {len(bad)} of {_count(n_all, 'row')} left out: {_reasons(bad)}")
     if n_unanswered:
         notes.append(f"{name}: {_count(n_unanswered, 'conversation')} cut after the last answer")
-    return _Source(examples, layout, notes, bad)
+    return _Source(examples, layout, kind_of(layout, chat=chat), notes, bad)
 
 
 def _has_trailing(row: dict[str, Any], kept: Sequence[Any]) -> bool:
@@ -159,7 +162,7 @@ def _has_trailing(row: dict[str, Any], kept: Sequence[Any]) -> bool:
     return isinstance(turns, list) and len(turns) > len(kept)
 
 
-def _refuse(name: str, rows: Rows) -> None:
+def _refuse(name: str, rows: Rows) -> NoReturn:
     expected = "messages, conversations, prompt and completion, instruction and output, or text"
     if not rows.rows:
         raise TrainingInputError(f"no row of {name} can be read: {_reasons(rows.bad)}")
@@ -184,14 +187,14 @@ def _reasons(bad: Sequence[BadRow]) -> str:
     return "; ".join(told)
 
 
-def _split_note(n_validation: int, n_train: int, seed: int) -> str:
-    n = n_validation + n_train
-    if not n_validation:
+def _split_note(n_drawn: int, n_different: int, seed: int) -> str:
+    if not n_drawn:
         return (
-            f"no validation set: {_count(n, 'example')} are too few to hold some out ({TOO_FEW} needed); give a validation file"
+            f"no validation set: {_count(n_different, 'different example')} are too few to hold some out "
+            f"({TOO_FEW} needed); give a validation file"
         )
-    why = f"; a tenth, since fewer than {ENOUGH}" if n < ENOUGH else ""
-    return f"{_count(n_validation, 'example')} of {n:,} held out for validation (seed {seed}{why})"
+    why = f"; a tenth, since fewer than {ENOUGH}" if n_different < ENOUGH else ""
+    return f"{_count(n_drawn, 'example')} of {n_different:,} held out for validation (seed {seed}{why})"
 
 
 def _count(n: int, noun: str) -> str:

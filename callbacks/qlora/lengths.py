@@ -125,8 +125,9 @@ def choose_length(tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
 
 
 def _notes(tokens: np.ndarray[tuple[int], np.dtype[np.int64]], n: int, n_measured: int, max_length: int) -> tuple[str, ...]:
-    cut = (tokens > max_length).mean()
-    notes = [f"max_length {max_length}: {cut:.1%} of the examples are longer and will be cut"]
+    n_cut = int((tokens > max_length).sum())
+    cut = n_cut / len(tokens)
+    notes = [f"max_length {max_length}: {cut:.1%} of the examples are longer and will be cut ({n_cut:,} of {len(tokens):,})"]
     if n_measured < n:
         notes.append(f"measured on {n_measured:,} of {n:,} examples, drawn at random")
     if cut > 1 - COVERED:

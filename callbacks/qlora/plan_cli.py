@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diagnose.callbacks.qlora.memory import METHODS
 from diagnose.callbacks.qlora.plan import Plan, parse_bytes, plan_memory
 from diagnose.callbacks.qlora.shape import read_config
-from diagnose.errors import MissingExtraError
+from diagnose.errors import MissingExtraError, TrainingInputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +21,9 @@ _DESCRIPTION = """\
 Plan the memory of a fine-tuning before anything is loaded: batch, accumulation
 and checkpointing that fit the GPU, for full fine-tuning, LoRA and QLoRA beside
 each other. Needs no GPU and no weights, only the model's config.json."""
+
+#: So much of another library's message is told, in characters.
+_TOLD = 200
 
 _EPILOG = """\
 exit codes: 0 planned, whether it fits or not; 2 could not run, as with an unknown model"""
@@ -99,6 +102,7 @@ def check(plan: Plan, config: dict[str, Any]) -> str:
 
     Raises:
         MissingExtraError: torch, transformers or peft is not installed.
+        TrainingInputError: the installed transformers cannot build the model, or PEFT cannot adapt it.
     """
     try:
         from diagnose.callbacks.qlora.fake_step import count_step
@@ -106,15 +110,21 @@ def check(plan: Plan, config: dict[str, Any]) -> str:
         raise MissingExtraError(
             f"--check needs torch, transformers and peft ({error}): pip install 'curve-doctor[train]'"
         ) from error
-    count = count_step(
-        config,
-        method=plan.method,
-        batch=plan.per_device_batch,
-        length=plan.max_length,
-        checkpointing=plan.checkpointing,
-        lora_r=plan.lora_r,
-        accumulated=plan.accumulation > 1,
-    )
+    try:
+        count = count_step(
+            config,
+            method=plan.method,
+            batch=plan.per_device_batch,
+            length=plan.max_length,
+            checkpointing=plan.checkpointing,
+            lora_r=plan.lora_r,
+            accumulated=plan.accumulation > 1,
+        )
+    except Exception as error:  # whatever transformers and PEFT raise for a model that they do not know
+        told = " ".join(str(error).split())[:_TOLD]
+        raise TrainingInputError(
+            f"--check cannot build {plan.shape.name} ({type(error).__name__}: {told}); the plan without --check needs no model"
+        ) from error
     return (
         f"counted on tensors without content: {count.peak / 1e9:,.1f} GB at the peak, predicted {plan.peak / 1e9:,.1f} GB "
         f"({plan.peak / count.peak - 1:+.1%}); CUDA and the like come on top"

@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,10 +58,17 @@ class BadRow:
 
 @dataclass(slots=True)
 class Rows:
-    """What was read: the rows in their order, and those that could not be read."""
+    """What was read.
+
+    Attributes:
+        rows: in their order.
+        bad: those that could not be read.
+        split: the split that they are, where the source has several.
+    """
 
     rows: list[Row] = field(default_factory=list)
     bad: list[BadRow] = field(default_factory=list)
+    split: str = ""
 
 
 def read_rows(path: Path) -> Rows:
@@ -97,7 +105,7 @@ def _read_file(file: Path, found: Rows) -> None:
             content = gzip.decompress(content)
     except FileNotFoundError:
         raise TrainingInputError(f"no such file or folder: {file}") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise TrainingInputError(f"{file} cannot be read: {error}") from None
     if content.startswith(_PARQUET):
         _read_parquet(file, content, found)
@@ -125,7 +133,7 @@ def _is_json_lines(text: str) -> bool:
     first = next(lines)
     try:
         value = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         # A broken first line among good ones, or a pretty-printed object: what follows tells.
         return any(line.startswith("{") and line.rstrip().endswith("}") for line in lines)
     is_only_one = next(lines, None) is None
@@ -180,6 +188,8 @@ def _read_csv(file: Path, text: str, found: Rows) -> None:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
+                if len(set(header)) < len(header):
+                    raise TrainingInputError(f"{file} has a column twice: {', '.join(header)}; rename one of them")
             elif len(cells) != len(header):
                 reason = f"{len(cells)} cells where the header has {len(header)}"
                 found.bad.append(BadRow(f"{file.name} line {reader.line_num}", reason))

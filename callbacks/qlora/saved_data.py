@@ -87,13 +87,13 @@ def _splits(name: str, loaded: Any, split: str) -> tuple[Rows, Rows | None]:
     if found is None:
         raise TrainingInputError(f"{name} has the splits {', '.join(there)}, but none called {' or '.join(wanted)}")
     other = next((known for known in _VALIDATION if known in there and known != found), None)
-    own = _rows(f"{name} {other}", loaded[other]) if split == "train" and other else None
-    return _rows(name if len(there) == 1 else f"{name} {found}", loaded[found]), own
+    own = _rows(f"{name} {other}", loaded[other], other) if split == "train" and other else None
+    return _rows(name if len(there) == 1 else f"{name} {found}", loaded[found], found), own
 
 
-def _rows(name: str, dataset: Dataset) -> Rows:
+def _rows(name: str, dataset: Dataset, split: str = "") -> Rows:
     short = Path(name).name
-    return Rows([Row(f"{short} row {i}", dict(row)) for i, row in enumerate(dataset, start=1)])
+    return Rows([Row(f"{short} row {i}", dict(row)) for i, row in enumerate(dataset, start=1)], split=split)
 
 
 def _line(error: BaseException) -> str:

@@ -39,24 +39,18 @@ def key(example: Any) -> bytes:
     return hashlib.blake2b(json.dumps(example, sort_keys=True).encode(), digest_size=16).digest()
 
 
-def held_out(examples: Sequence[Any], *, seed: int) -> list[int]:
+def held_out(keys: Sequence[bytes], *, seed: int) -> list[int]:
     """Draw the examples to hold out.
 
     Args:
-        examples: all of them. Only one copy of each is drawn from.
+        keys: of all of them. Only one copy of each example is drawn from.
         seed: the same seed gives the same examples.
 
     Returns:
         Their indexes, in order; empty where there are too few.
     """
     first: dict[bytes, int] = {}
-    for i, example in enumerate(examples):
-        first.setdefault(key(example), i)
+    for i, each in enumerate(keys):
+        first.setdefault(each, i)
     unique = list(first.values())
     return sorted(random.Random(seed).sample(unique, n_held_out(len(unique))))
-
-
-def overlap(train: Sequence[Any], validation: Sequence[Any]) -> list[int]:
-    """The indexes of the training examples that are in the validation set as well."""
-    kept_back = {key(example) for example in validation}
-    return [i for i, example in enumerate(train) if key(example) in kept_back]
