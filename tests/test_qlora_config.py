@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import write_demo_examples
 
 from diagnose.callbacks.qlora.config import TrainConfig, dump_yaml, load_yaml, with_values
 from diagnose.callbacks.qlora.folder import free_folder, last_checkpoint, open_folder, run_name
@@ -174,3 +175,10 @@ def test_without_the_extra_it_says_what_to_install(capsys: pytest.CaptureFixture
     monkeypatch.setattr(train_cli, "find_spec", lambda name: None if name == "trl" else object())
     assert main(["train", "--demo"]) == 2
     assert capsys.readouterr().err == "diagnose: training needs trl: pip install 'curve-doctor[train]'\n"
+
+
+def test_the_demo_data_are_what_their_script_writes() -> None:
+    files = write_demo_examples.files()
+    assert sum(map(len, files.values())) < 100_000
+    for name, text in files.items():
+        assert (write_demo_examples.FOLDER / name).read_text(encoding="utf-8") == text

@@ -7,7 +7,9 @@ import math
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,14 +25,15 @@ pytestmark = [
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainerControl, TrainerState
 from trl import SFTTrainer
 
-from diagnose import examine, read
+from diagnose import CurveDoctor, examine, read
 from diagnose.callbacks.qlora import stages
 from diagnose.callbacks.qlora.config import TrainConfig
 from diagnose.callbacks.qlora.hardware import choose_hardware
 from diagnose.callbacks.qlora.out_of_memory import BatchSettings
+from diagnose.callbacks.qlora.preflight import Preflight
 from diagnose.callbacks.qlora.train import Result, train
 from diagnose.cli import main
 
@@ -294,3 +297,60 @@ def test_the_steps_are_those_of_the_trainer(tiny_base: Path, tmp_path: Path) -> 
     assert seen == [stages.steps_of(config, len(prepared.data.train), batch, 1)]
     assert all(math.isfinite(p.sum().item()) for p in trainer.model.parameters())
     assert isinstance(trainer.model, PeftModel)
+
+
+def test_without_a_validation_set_the_last_weights_are_kept(
+    tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = (tiny_base / "examples.jsonl").read_text().splitlines()[:8]
+    (tmp_path / "few.jsonl").write_text("\n".join(few))
+    config = settings(tiny_base, tmp_path / "run", data=str(tmp_path / "few.jsonl"), max_steps=12, n_samples=2)
+    result = train(config)
+    assert result.is_good
+    out = capsys.readouterr().out
+    assert "no validation set" in out
+    assert out.count("said: ") == 4  # two answers at each of two checkpoints
+    kept = load_file(tmp_path / "run" / "best" / "adapter_model.safetensors")
+    last = load_file(tmp_path / "run" / "checkpoint-12" / "adapter_model.safetensors")
+    assert all(torch.equal(kept[name], last[name]) for name in last)
+
+
+def test_flash_attention_trains_without_padding(tiny_base: Path, tmp_path: Path) -> None:
+    config = settings(tiny_base, tmp_path / "run")
+    prepared = stages.prepare(config)
+    hardware = choose_hardware(config)
+    flash = replace(hardware, attention="flash_attention_2")
+    batch = BatchSettings(4, 4, checkpointing=True)
+    args = stages.training_arguments(config, flash, prepared, batch, tmp_path)
+    assert args.padding_free
+    assert args.max_length is None
+    alone = stages.training_arguments(config, flash, prepared, BatchSettings(1, 16, checkpointing=True), tmp_path)
+    padded = stages.training_arguments(config, hardware, prepared, batch, tmp_path)
+    assert not alone.padding_free
+    assert not padded.padding_free
+    assert padded.max_length == prepared.max_length
+    assert (padded.gradient_checkpointing, padded.gradient_accumulation_steps, padded.warmup_steps) == (True, 4, 0.05)
+    assert (padded.lr_scheduler_type, padded.max_grad_norm, padded.weight_decay, padded.seed) == ("cosine", 1.0, 0.01, 42)
+    assert (padded.eval_steps, padded.save_steps, padded.save_total_limit, padded.load_best_model_at_end) == (6, 6, 3, True)
+
+
+def test_the_preflight_tells_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 11_000_000_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 23_500_000_000)
+    preflight = Preflight(9, CurveDoctor(), gpu_bytes=24_000_000_000, planned=10_500_000_000)
+    state = TrainerState(max_steps=36, is_world_process_zero=False)
+    args = SimpleNamespace(eval_strategy="no")
+    control = TrainerControl()
+    preflight.on_train_begin(args, state, control)
+    for step in range(1, 10):
+        state.global_step = step
+        preflight.on_step_end(args, state, control)
+        assert control.should_log
+        state.log_history.append({"loss": 3 - 0.1 * step, "learning_rate": 1e-4, "step": step})
+        preflight.on_log(args, state, control, logs=state.log_history[-1])
+    assert preflight.result is not None
+    assert preflight.result.is_good
+    assert not control.should_training_stop
+    assert preflight.result.lines[0].startswith("loss falls from 2.8")
+    assert preflight.result.lines[1] == "memory 11.0 of 24.0 GB, planned 10.5"
+    assert "nearly full" in preflight.result.lines[2]

@@ -96,6 +96,16 @@ class Samples(TrainerCallback):  # type: ignore[misc]  # transformers is not fol
 
     @guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Answer at an evaluation."""
+        self._answer(state, model)
+
+    @guarded
+    def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Answer at a checkpoint where there are no evaluations."""
+        if args.eval_strategy == "no":
+            self._answer(state, model)
+
+    def _answer(self, state: Any, model: Any) -> None:
         """Answer, show and keep."""
         if not state.is_world_process_zero or model is None:
             return

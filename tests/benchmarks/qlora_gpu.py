@@ -24,7 +24,7 @@ import torch
 from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, TrainerCallback, set_seed
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, PrinterCallback, TrainerCallback, set_seed
 from trl import SFTTrainer
 
 from diagnose.callbacks.curve_doctor import CurveDoctor
@@ -200,6 +200,7 @@ def measure(model: Any, shape: str, batch: int, length: int, checkpointing: bool
                         peft_config=adapters(config),
                         callbacks=[clock],
                     )
+                    trainer.remove_callback(PrinterCallback)  # which would print a line a step
                 else:
                     callbacks = [clock] if variant == "ours" else [CurveDoctor(report=False, stop=False), clock]
                     trainer = stages.make_trainer(config, hardware, prepared, settings, Path(folder), callbacks)
