@@ -224,6 +224,36 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(
     assert examine(read(cut)[0]).verdict == examine(read(whole)[0]).verdict
 
 
+def test_a_run_that_was_cut_off_before_it_kept_its_best_can_be_completed(
+    tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    folder = tmp_path / "run"
+    train(settings(tiny_base, folder))
+    before = rows(folder)
+    assert main(["train", "--resume", str(folder)]) == 2
+    assert "has made all its steps" in capsys.readouterr().err
+    shutil.rmtree(folder / "best")
+    assert main(["train", "--resume", str(folder)]) == 0
+    assert (folder / "best" / "adapter_model.safetensors").is_file()
+    assert rows(folder) == before
+
+
+def test_a_signal_at_the_last_step_is_no_interruption(tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = stages.make_trainer
+
+    def with_signal(*args: Any) -> Any:
+        trainer = make(*args)
+        trainer.add_callback(Signal(6, signal.SIGTERM))
+        return trainer
+
+    monkeypatch.setattr("diagnose.callbacks.qlora.train.make_trainer", with_signal)
+    result = train(settings(tiny_base, tmp_path / "run", max_steps=6, eval_steps=3))
+    assert result.signal is None
+    assert result.best == tmp_path / "run" / "best"
+
+
 def test_out_of_memory_halves_the_batch_and_keeps_the_effective_one(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,7 +164,9 @@ def comparison(folders: Sequence[Path]) -> RenderableType:
     return ComparisonView(compare(runs)) if len(runs) > 1 else ""
 
 
-def conclusion(report: Report, cause: Finding | None, best: Path | None, config: TrainConfig) -> list[str]:
+def conclusion(
+    report: Report, cause: Finding | None, best: Path | None, config: TrainConfig, *, failed_preflight: bool
+) -> list[str]:
     """The last words: where the weights are, and what to do if there are none."""
     lines = []
     if cause is not None and cause.name == "memorization":
@@ -173,6 +175,10 @@ def conclusion(report: Report, cause: Finding | None, best: Path | None, config:
         cure = cause.prescription or report.prescription
         why = "no try is left" if config.retries < 1 else "no new try would mend this"
         lines.append(f"stopped for {cause.name}; {why}. {'' if cure is None else cure.advice}".rstrip())
+    elif failed_preflight:
+        lines.append(
+            "the preflight failed and no finding says why: look at the data and the samples, or try a third of the rate"
+        )
     if best is None:
         lines.append("nothing was kept: no evaluation was better than the start")
         return lines

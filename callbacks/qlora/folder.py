@@ -129,6 +129,17 @@ def last_checkpoint(folder: Path) -> Path | None:
     return next((path for path in reversed(checkpoints(folder)) if _is_whole(path)), None)
 
 
+def resume_point(folder: Path) -> Path | None:
+    """The checkpoint to go on from: the last whole one that has steps left. The Trainer would make one step too many after the end.
+
+    Returns:
+        None where the run has to begin anew.
+    """
+    planned = planned_steps(folder)
+    left = [path for path in checkpoints(folder) if _is_whole(path) and (planned is None or step_of(path) < planned)]
+    return left[-1] if left else None
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, by step."""
     found = [(int(m[1]), path) for path in folder.glob("checkpoint-*") if (m := _CHECKPOINT.fullmatch(path.name))]

@@ -117,7 +117,8 @@ class Preflight(TrainerCallback):  # type: ignore[misc]  # transformers is not f
     def _judge(self, state: Any, *, is_stopped: bool) -> Passed:
         rows = [row for row in state.log_history if "loss" in row and row["step"] <= self._last]
         course, first, last = course_of([float(row["loss"]) for row in rows])
-        lines = [f"loss {course} from {first:.4g} to {last:.4g}"]
+        is_lost = math.isnan(first)
+        lines = ["the loss is not finite" if is_lost else f"loss {course} from {first:.4g} to {last:.4g}"]
         if course == "flat":
             rates = [float(row.get("learning_rate", 0.0)) for row in rows]
             lines[0] += ", within its noise" + (", the rate still rising" if rates[-1] >= max(rates) > 0 else "")

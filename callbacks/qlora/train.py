@@ -17,7 +17,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console, RenderableType
@@ -26,7 +26,16 @@ from diagnose.callbacks.curve_doctor import CurveDoctor
 from diagnose.callbacks.output import say
 from diagnose.callbacks.qlora import after
 from diagnose.callbacks.qlora.config import TrainConfig
-from diagnose.callbacks.qlora.folder import folder_of, last_checkpoint, open_folder, planned_steps, save_settings, step_of
+from diagnose.callbacks.qlora.folder import (
+    BEST,
+    folder_of,
+    last_checkpoint,
+    open_folder,
+    planned_steps,
+    resume_point,
+    save_settings,
+    step_of,
+)
 from diagnose.callbacks.qlora.hardware import Hardware, choose_hardware
 from diagnose.callbacks.qlora.interrupts import Interrupts
 from diagnose.callbacks.qlora.out_of_memory import BatchSettings, advice, next_settings
@@ -35,9 +44,11 @@ from diagnose.callbacks.qlora.preflight import Passed, Preflight
 from diagnose.callbacks.qlora.progress import Bar, Progress
 from diagnose.callbacks.qlora.samples import Samples, prompts_of
 from diagnose.callbacks.qlora.stages import Prepared, make_plan, make_trainer, prepare, smaller, steps_of
-from diagnose.callbacks.qlora.treatment import Treatment, cause_of, treat
+from diagnose.callbacks.qlora.treatment import cause_of, treat
 from diagnose.errors import TrainingInputError
 from diagnose.model import Report
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
     # -- the machine, and the folder -----------------------------------------------------------------------------------
     hardware = choose_hardware(config)
     folder = folder_of(config)
-    if resume and step_of(last_checkpoint(folder)) >= (planned_steps(folder) or math.inf):
+    if resume and (folder / BEST).is_dir() and step_of(last_checkpoint(folder)) >= (planned_steps(folder) or math.inf):
         raise TrainingInputError(
             f"{folder} has made all its steps: there is nothing to go on with; start a new run to train longer"
         )
@@ -134,8 +145,7 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
             tell(hardware, f"saved. Go on with: diagnose train --resume {folder}")
             return Result(tuple(tries), None, is_good=False)
         cause = cause_of(done.report, failed_preflight=done.failed_preflight)
-        treatment = treat(smaller(batch, config), folder, done.report, cause, first_loss=done.first_loss)
-        treatment = agreed(treatment, hardware)
+        treatment = agreed(treat(smaller(batch, config), folder, done.report, cause, first_loss=done.first_loss), hardware)
         if treatment is None:
             break
         tell(hardware, "", *(f"treatment: {line}" for line in treatment.lines))
@@ -144,14 +154,14 @@ def train(config: TrainConfig, *, resume: bool = False, overwrite: bool = False)
             open_folder(folder, resume=False, overwrite=False)
 
     # -- what is kept -------------------------------------------------------------------------------------------------------
-    if hardware.rank == 0 and config.merge:
-        after.merge(config, folder)
     folders = [Path(name) for name in config.earlier] + [folder]
-    best = after.best_of(folders)
+    best = agreed(after.best_of(folders), hardware)
     if hardware.rank == 0:
+        if config.merge and best is not None:
+            after.merge(config, best.parent)
         if len(folders) > 1:
             show(hardware, after.comparison(folders))
-        tell(hardware, "", *after.conclusion(done.report, cause, best, config))
+        tell(hardware, "", *after.conclusion(done.report, cause, best, config, failed_preflight=done.failed_preflight))
     is_good = best is not None and not done.failed_preflight and (cause is None or cause.name == "memorization")
     return Result(tuple(tries), best, is_good)
 
@@ -182,7 +192,7 @@ def one_try(
         prompts = [] if hardware.is_fsdp else prompts_of(examples, prepared.tokenizer, config.n_samples)
         # The doctor first: the preflight asks whether it has stopped the run. The samples after the line of losses.
         callbacks = [doctor, preflight, interrupts, Progress(), Samples(prompts, prepared.tokenizer, folder)]
-        checkpoint = last_checkpoint(folder) if resume else None
+        checkpoint = resume_point(folder) if resume else None
         if resume:
             said = f"goes on from {checkpoint}" if checkpoint else "has no whole checkpoint: from the beginning"
             tell(hardware, f"{folder} {said}")
@@ -196,12 +206,13 @@ def one_try(
                 report = doctor.examination.report(folder.name) if doctor.examination is not None else None
                 if report is None:
                     raise TrainingInputError("the doctor could not look at this run; set the log level DEBUG for its errors")
+                if trainer.state.global_step >= trainer.state.max_steps:
+                    interrupts.signal = None  # it came at the last step, and there is nothing left to go on with
                 if interrupts.signal is None:
                     is_ended = report.stop.stop or (preflight.result is not None and not preflight.result.is_good)
                     after.keep_best(trainer, config, folder, report, is_ended=is_ended)
-            return Try(
-                config, folder, report, preflight.result, after.first_loss(trainer.state.log_history), interrupts.signal
-            ), batch
+            first_loss = after.first_loss(trainer.state.log_history)
+            return Try(config, folder, report, preflight.result, first_loss, interrupts.signal), batch
         except torch.OutOfMemoryError as error:
             if hardware.devices > 1:
                 raise TrainingInputError(
@@ -245,11 +256,11 @@ def show(hardware: Hardware, what: RenderableType) -> None:
         Console(width=None if os.isatty(1) else 100).print(what)
 
 
-def agreed(treatment: Treatment | None, hardware: Hardware) -> Treatment | None:
+def agreed(decision: _T, hardware: Hardware) -> _T:
     """The first process's decision: it looks at the disk, which the others may see at another moment."""
     if hardware.devices == 1:
-        return treatment
-    box = [treatment]
+        return decision
+    box = [decision]
     torch.distributed.broadcast_object_list(box, src=0)
     return box[0]
 
