@@ -130,7 +130,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def resume_point(folder: Path) -> Path | None:
-    """The checkpoint to go on from: the last whole one that has steps left. The Trainer would make one step too many after the end.
+    """The checkpoint to go on from: the last whole one that has steps left; from the end the Trainer would make one more.
 
     Returns:
         None where the run has to begin anew.

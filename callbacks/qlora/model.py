@@ -61,7 +61,7 @@ def load_model(config: TrainConfig, hardware: Hardware, model_config: Any) -> An
     source = config.model
     if config.method == "full" and config.start_from is not None:
         source = config.start_from
-    options: dict[str, Any] = {"dtype": hardware.dtype, "attn_implementation": hardware.attention, "use_safetensors": None}
+    options: dict[str, Any] = {"dtype": hardware.dtype, "attn_implementation": hardware.attention}
     if config.method == "qlora":
         options["quantization_config"] = quantization(config, hardware)
     if not hardware.is_fsdp:
