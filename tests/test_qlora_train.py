@@ -339,6 +339,7 @@ def test_without_a_validation_set_the_last_weights_are_kept(
     assert result.is_good
     out = capsys.readouterr().out
     assert "no validation set" in out
+    assert re.search(r"^step +6/12  train \S+ +rate", out, re.MULTILINE)
     assert out.count("said: ") == 4  # two answers at each of two checkpoints
     kept = load_file(tmp_path / "run" / "best" / "adapter_model.safetensors")
     last = load_file(tmp_path / "run" / "checkpoint-12" / "adapter_model.safetensors")

@@ -11,7 +11,7 @@ from diagnose.callbacks.output import say
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy, so its class is Any
-    """Tells the losses at each evaluation, on the first process; the training loss is the mean since the last one."""
+    """Tells the losses at each evaluation, on the first process; that of training is the mean of the logs since the last one."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []
@@ -28,13 +28,22 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not fo
         if "loss" in logs:
             self._losses.append(float(logs["loss"]))
             self._rate = float(logs.get("learning_rate", self._rate))
-        if "eval_loss" not in logs or not state.is_world_process_zero or not self._losses:
+        if "eval_loss" in logs:
+            self._tell(state, f"eval {float(logs['eval_loss']):<7.4g} ")
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell the training loss alone where there are no evaluations."""
+        if args.eval_strategy == "no":
+            self._tell(state, "")
+
+    def _tell(self, state: Any, evaluated: str) -> None:
+        if not state.is_world_process_zero or not self._losses:
             return
         mean = sum(self._losses) / len(self._losses)
         took = time.monotonic() - self._began
         say(
             f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}  train {mean:<7.4g} "
-            f"eval {float(logs['eval_loss']):<7.4g} rate {self._rate:.2e}  {took:.0f} s"
+            f"{evaluated}rate {self._rate:.2e}  {took:.0f} s"
         )
         self._losses = []
 

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnose import prescribe
 from diagnose.callbacks.qlora.config import TrainConfig, with_values
 from diagnose.callbacks.qlora.folder import free_folder
 from diagnose.errors import ConfigError
@@ -88,8 +89,10 @@ def treat(
     changed = dataclasses.replace(changed, start_from=start, earlier=(*config.earlier, str(folder)), retries=config.retries - 1)
     changed = dataclasses.replace(changed, output_dir=str(free_folder(dataclasses.replace(changed, output_dir=str(folder)))))
     told = " and ".join(f"{c.setting} {_number(c.before)} to {_number(c.after)}{_factor_of(c)}" for c in changes)
+    first = prescribe.cause(report.findings)
+    before = "" if first is None or first == cause else f"; it counts before {first.name}, whose cure the report shows"
     lines = (
-        f"{cause.name} at step {report.last_step}: {cure.why}",
+        f"{cause.name} at step {report.last_step}: {cure.why}{before}",
         f"changed: {told}; nothing else",
         f"starts from {why}",
         f"folder {changed.output_dir}, {changed.retries} more {'try' if changed.retries == 1 else 'tries'} left",
