@@ -84,6 +84,7 @@ def test_an_unknown_setting_lists_what_exists() -> None:
 
 
 def test_yaml_round_trip_and_numbers_that_yaml_takes_for_text(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="needs the train extra")
     file = tmp_path / "run.yaml"
     file.write_text("model: a\nlearning-rate: 1e-4\nnum_train_epochs: 2\npacking: true\nearlier: [runs/a]\n")
     config = with_values(TrainConfig(), load_yaml(file), "run.yaml")
@@ -95,6 +96,7 @@ def test_yaml_round_trip_and_numbers_that_yaml_takes_for_text(tmp_path: Path) ->
 
 @pytest.mark.parametrize("text", ["- a\n", "a: [\n", ""])
 def test_a_file_that_holds_no_settings_is_refused(text: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="needs the train extra")
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"run\.yaml"):
         load_yaml(tmp_path / "run.yaml")

@@ -11,7 +11,7 @@ from diagnose.callbacks.output import say
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy, so its class is Any
-    """Tells the losses at each evaluation, on the first process; that of training is the mean of the logs since the last one."""
+    """Tells the losses at each evaluation, on the first process; of training the mean of the logs since the last one."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []

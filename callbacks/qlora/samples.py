@@ -115,7 +115,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]  # transformers is not fol
                 if prompt.text != self._asked:  # one question is asked again and again
                     say(f"    asked: {short(prompt.text)}")
                     self._asked = prompt.text
-                say(f"    said:  {short(made)}")
+                say(f"    said:  {short(made) or '(nothing)'}")
                 row = {"step": state.global_step, "prompt": prompt.text, "answer": made, "expected": prompt.expected}
                 file.write(json.dumps(row) + "\n")
 
