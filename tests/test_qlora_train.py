@@ -366,6 +366,7 @@ def test_flash_attention_trains_without_padding(tiny_base: Path, tmp_path: Path)
 
 
 def test_the_preflight_tells_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 11_000_000_000)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 23_500_000_000)
     preflight = Preflight(9, CurveDoctor(), gpu_bytes=24_000_000_000, planned=10_500_000_000)

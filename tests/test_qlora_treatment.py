@@ -28,8 +28,8 @@ from diagnose.callbacks.qlora.train import train
 from diagnose.callbacks.qlora.treatment import cause_of, treat
 from diagnose.cli import main
 from diagnose.examination import Examination
-from diagnose.model import Best
-from diagnose.readers import read
+from diagnose.model import Best, Kind, Verdict
+from diagnose.readers import read, read_tree
 from diagnose.rules.flat_loss import FlatLoss
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "recorded"
@@ -105,6 +105,17 @@ def test_the_course_of_a_preflight() -> None:
     assert course_of(noisy([3.0] * 50))[0] == "flat"
     assert course_of(noisy([1.0] * 10 + [4.0] * 40))[0] == "rises"  # one jump, and no noise that hides it
     assert course_of([float("nan")] * 50)[0] == "rises"
+
+
+def test_no_healthy_curve_fails_a_preflight() -> None:
+    courses = []
+    for run in read_tree([RECORDED, RECORDED.parent / "public"]).runs:
+        report, losses = examine(run), run.series.get("train/loss")
+        is_healthy = report.verdict is Verdict.HEALTHY and report.kind is Kind.SUPERVISED
+        if is_healthy and losses is not None and len(losses) >= 18:
+            courses.append(course_of(losses.value[:50].tolist())[0])
+    assert len(courses) >= 15
+    assert "rises" not in courses
 
 
 def test_the_demo_stops_treats_and_learns(
