@@ -119,6 +119,12 @@ class Series:
         """Number of logged points."""
         return int(self.step.size)
 
+    def between(self, after: int | None, last: int | None) -> Series:
+        """The points at steps above `after`, up to and with `last`; None leaves that end open."""
+        start = 0 if after is None else int(np.searchsorted(self.step, after, side="right"))
+        end = len(self) if last is None else int(np.searchsorted(self.step, last, side="right"))
+        return Series(self.name, self.step[start:end], self.value[start:end], self.span[start:end])
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -145,6 +151,8 @@ class Run:
         series: canonical name to Series. `epoch` is a series like the others.
         settings: what is known of the training's settings, plain JSON values by the Trainer's own names.
         notes: what the reader dropped, merged or could not know.
+        clock: seconds since 1970 at which each step was logged, never decreasing; None where the log does not tell. It is for
+            showing only: no rule sees it, so that the same losses give the same report at any speed.
     """
 
     id: str
@@ -152,6 +160,7 @@ class Run:
     series: Mapping[str, Series]
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     notes: tuple[Note, ...] = ()
+    clock: Series | None = None
 
     def rows(self) -> Iterator[Row]:
         """The run as it was logged: one Row a step, in order.
@@ -173,13 +182,16 @@ class Run:
 
     def until(self, step: int) -> Run:
         """The run as it stood at `step`: later points and later notes left out."""
-        cut = {}
-        for name, series in self.series.items():
-            n = int(np.searchsorted(series.step, step, side="right"))
-            if n:
-                cut[name] = Series(name, series.step[:n], series.value[:n], series.span[:n])
+        cut = {name: part for name, series in self.series.items() if len(part := series.between(None, step))}
         notes = tuple(note for note in self.notes if note.step is None or note.step <= step)
-        return Run(self.id, self.source, cut, self.settings, notes)
+        clock = None if self.clock is None else self.clock.between(None, step)
+        return Run(self.id, self.source, cut, self.settings, notes, clock)
+
+    def after(self, step: int) -> Run:
+        """What was logged after `step`; the notes are kept."""
+        cut = {name: part for name, series in self.series.items() if len(part := series.between(step, None))}
+        clock = None if self.clock is None else self.clock.between(step, None)
+        return Run(self.id, self.source, cut, self.settings, self.notes, clock)
 
     @property
     def last_step(self) -> int:

@@ -19,16 +19,17 @@ def scalar(tag: str, step: int, value: float, at: float = 0.0) -> event_pb2.Even
     return event_pb2.Event(step=step, wall_time=BEGAN + at, summary=summary)
 
 
-def tensor(tag: str, step: int, at: float = 0.0, **fields: Any) -> event_pb2.Event:
+def tensor(tag: str, step: int, at: float = 0.0, plugin: str = "scalars", **fields: Any) -> event_pb2.Event:
     """One point as TensorFlow 2 writes it, the number in a tensor."""
     proto = tensor_pb2.TensorProto(**fields)
-    summary = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, tensor=proto)])
+    metadata = summary_pb2.SummaryMetadata(plugin_data={"plugin_name": plugin})
+    summary = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, tensor=proto, metadata=metadata)])
     return event_pb2.Event(step=step, wall_time=BEGAN + at, summary=summary)
 
 
 def text(tag: str, content: str) -> event_pb2.Event:
     """A text, as the Trainer writes its arguments."""
-    return tensor(f"{tag}/text_summary", 0, dtype=7, string_val=[content.encode()])
+    return tensor(f"{tag}/text_summary", 0, plugin="text", dtype=7, string_val=[content.encode()])
 
 
 def write_events(

@@ -86,6 +86,9 @@ def test_the_wheel_has_one_import_name_and_each_file_once(built: Path) -> None:
     assert sources == {name for name in names if name.endswith(".py")}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {f"diagnose/callbacks/qlora/demo/{name}" for name in ("base.txt", "examples.jsonl")} <= set(names)
+    static = {path.relative_to(REPO).as_posix() for path in (REPO / "diagnose" / "tensorboard" / "static").rglob("*.*")}
+    assert {"diagnose/tensorboard/static/index.js", "diagnose/tensorboard/static/vendor/uPlot.esm.js"} <= static <= set(names)
+    assert "diagnose/tensorboard/static/vendor/LICENSE" in names
 
 
 def test_the_source_archive_holds_what_its_tests_need(built: Path) -> None:
@@ -131,6 +134,22 @@ def test_the_command_is_there(kind: str, request: pytest.FixtureRequest, tmp_pat
     python = request.getfixturevalue(kind)
     told = run(python.parent / "diagnose", "--version", cwd=tmp_path)
     assert re.search(r"\d+\.\d+\.\d+", told)
+
+
+@pytest.mark.parametrize("kind", ["wheel_python", "editable_python"])
+def test_tensorboard_finds_the_view_and_its_page(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    (tmp_path / "use.py").write_text(
+        "from importlib.metadata import distribution\n"
+        "points = [p for p in distribution('curve-doctor').entry_points if p.group == 'tensorboard_plugins']\n"
+        "plugin = points[0].load()().load(None)\n"
+        "print(len(points), plugin.plugin_name, plugin.frontend_metadata().es_module_path)\n"
+        "from diagnose.tensorboard.plugin import _static_files\n"
+        "print(*sorted(_static_files()))\n"
+    )
+    first, files = run(request.getfixturevalue(kind), "use.py", cwd=tmp_path).splitlines()
+    assert first == "1 curve_doctor /static/index.js"
+    static = REPO / "diagnose" / "tensorboard" / "static"
+    assert files.split() == sorted(path.relative_to(static).as_posix() for path in static.rglob("*") if path.is_file())
 
 
 #: A Python in which the training libraries cannot be imported, as where they are not installed.

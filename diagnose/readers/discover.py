@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from diagnose.errors import NotALog, ReadError
@@ -14,11 +15,12 @@ from diagnose.readers import events, jsonl, table, tensorboard, trainer_state
 from diagnose.readers.files import reason
 from diagnose.readers.same import told_once
 from diagnose.readers.sniff import LOG_NAMES, format_of
-from diagnose.readers.tree import Error, Files, walk
+from diagnose.readers.tree import Error, Files, is_checkpoint, walk
 
-_CHECKPOINT = re.compile(r"^(tmp-)?checkpoint[-_]\w+$")
 #: What a file that was named outright is taken for when its content does not tell.
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "table", ".tsv": "table", ".json": "state"}
+#: Reads an event file; one that remembers what it has read may stand in for the plain one.
+EventReader = Callable[[Path], events.EventFile]
 _KNOWN = "trainer_state.json, TensorBoard event files, JSON lines, or a table with a column of losses"
 
 
@@ -67,12 +69,28 @@ def find(root: Path) -> Found:
     if not is_folder:
         _read_file(root, found)
         return found
-    tree = dict(walk(root, found.errors))
+    found = find_below(root, root)
+    if not found.runs and not found.errors:
+        found.errors.append((root, NotALog("no training log in this folder or below it")))
+    return found
+
+
+def find_below(top: Path, root: Path, *, is_flat: bool = False, read_events: EventReader = events.read) -> Found:
+    """Every run in a part of a tree.
+
+    Args:
+        top: the folder to begin at. Nothing above it may belong to one of its runs.
+        root: the folder that the user named: `top` itself, or one above it; runs are called by their path below it.
+        is_flat: look at no folder below `top`.
+        read_events: reads an event file.
+    """
+    found = Found()
+    tree = dict(islice(walk(top, found.errors), 1 if is_flat else None))
     states: dict[Path, list[Path]] = {}
-    sides = {child for folder in tree for child in (*_side_folders(folder, tree), *_curve_folders(folder, tree))}
+    sides = {child for folder in tree for child in (*_side_folders(folder, tree), *_curve_folders(folder, tree, read_events))}
     for folder, files in tree.items():
         for path in files.states:
-            home = folder.parent if _CHECKPOINT.match(folder.name) and folder != root else folder
+            home = folder.parent if is_checkpoint(folder.name) and folder != root else folder
             states.setdefault(home, []).append(path)
     told: dict[Path, list[Run]] = {}
     for folder, files in tree.items():
@@ -82,13 +100,11 @@ def find(root: Path) -> Found:
         for path, kind in files.others:
             own += _read_other(path, kind, root, found)
         if folder not in sides:
-            own += _read_events(folder, tree, root, found)
+            own += _read_events(folder, tree, root, found, read_events)
         # The Trainer puts its event files into a folder below the one that has its state.
         home = next((above for above in folder.parents if above in states), folder)
         told.setdefault(home if folder not in states else folder, []).extend(own)
     found.runs = [run for runs in told.values() for run in told_once(runs)]
-    if not found.runs and not found.errors:
-        found.errors.append((root, NotALog("no training log in this folder or below it")))
     return found
 
 
@@ -98,7 +114,7 @@ def _side_folders(folder: Path, tree: dict[Path, Files]) -> dict[Path, str]:
     return {child: prefix for child, prefix in below.items() if prefix is not None and tree[child].events}
 
 
-def _curve_folders(folder: Path, tree: dict[Path, Files]) -> dict[Path, tuple[str, str]]:
+def _curve_folders(folder: Path, tree: dict[Path, Files], read_events: EventReader) -> dict[Path, tuple[str, str]]:
     """Folders right below that hold one curve each, as `add_scalars` makes them, with its tag and the curve's full name.
 
     `add_scalars("Loss", {"train": …, "val": …})` writes the tag `Loss` into the folders `Loss_train` and `Loss_val`.
@@ -108,7 +124,7 @@ def _curve_folders(folder: Path, tree: dict[Path, Files]) -> dict[Path, tuple[st
         if child.name.lower() in tensorboard.SIDES or child not in tree or len(tree[child].events) != 1:
             continue
         try:
-            tags = list(events.read(tree[child].events[0]).scalars)
+            tags = list(read_events(tree[child].events[0]).scalars)
         except ReadError:
             continue  # told when the folder is read for itself
         stem = re.sub(r"[/ ]", "_", tags[0]) + "_" if len(tags) == 1 else ""
@@ -188,24 +204,24 @@ def _number(folder: Path) -> int:
     return int(digits[1]) if digits else -1
 
 
-def _read_events(folder: Path, tree: dict[Path, Files], root: Path, found: Found) -> list[Run]:
+def _read_events(folder: Path, tree: dict[Path, Files], root: Path, found: Found, read_events: EventReader) -> list[Run]:
     """The runs in the event files of a folder, together with those of its sides."""
     sides = _side_folders(folder, tree)
     own_prefix = tensorboard.SIDES.get(folder.name.lower(), "") if folder == root else ""
     paths = [(path, own_prefix) for path in tree[folder].events]
     paths += [(path, prefix) for side, prefix in sides.items() for path in tree[side].events]
-    curves = _curve_folders(folder, tree)
+    curves = _curve_folders(folder, tree, read_events)
     paths += [(tree[child].events[0], "") for child in curves]
     files, empty = [], []
     for path, prefix in paths:
         try:
-            file = events.read(path)
+            file = read_events(path)
         except ReadError as error:
             found.errors.append((path, error))
             continue
         if path.parent in curves and path.parent != folder:
             tag, full = curves[path.parent]
-            file.scalars[full] = file.scalars.pop(tag)
+            file = replace(file, scalars={full: file.scalars[tag]})
         files.append((file, prefix))
         if not file.scalars and not file.is_hparams and not path.name.endswith(".profile-empty"):
             empty.append(path)

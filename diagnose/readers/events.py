@@ -46,6 +46,8 @@ class EventFile:
         is_hparams: whether it only describes a session for the hparams plugin.
         order: sorts files by when they were begun.
         process: of the writer, as far as the file's name tells.
+        end: bytes up to the end of the last whole record, where reading goes on once the file has grown.
+        n_bad: damaged records.
     """
 
     path: Path
@@ -55,6 +57,8 @@ class EventFile:
     is_hparams: bool = False
     order: tuple[int, int, str] = (0, 0, "")
     process: str = ""
+    end: int = 0
+    n_bad: int = 0
 
 
 def is_event_file(head: bytes) -> bool:
@@ -73,20 +77,39 @@ def read(path: Path) -> EventFile:
         ReadError: the file cannot be read.
         NotALog: it is no event file.
     """
-    content = read_bytes(path)
-    from google.protobuf.message import DecodeError  # here: only those who read event files wait for it
-    from tensorboard.compat.proto import event_pb2
-
     began, writer = _BEGAN.search(path.name), _WRITER.search(path.name)
     order = (int(began[1]) if began else 0, int(writer[2]) if writer else 0, path.name)
     found = EventFile(path, order=order, process=writer[1] if writer else "")
+    if _add(found, read_bytes(path)) == 0:
+        raise NotALog("no event file: its first record cannot be read")
+    return found
+
+
+def go_on(found: EventFile) -> None:
+    """Add what was written to an event file since it was read.
+
+    Args:
+        found: as `read` gave it; more points are added to its lists.
+
+    Raises:
+        ReadError: the file cannot be read any more.
+    """
+    _add(found, read_bytes(found.path, skip=found.end))
+
+
+def _add(found: EventFile, content: bytes) -> int:
+    """Add the scalars and texts of more records; returns how many events could be read."""
+    from google.protobuf.message import DecodeError  # here: only those who read event files wait for it
+    from tensorboard.compat.proto import event_pb2
+
     parse = event_pb2.Event.FromString
-    n = n_bad = 0
+    n = 0
+    found.notes.clear()
     for record in _records(content, found):
         try:
             event = parse(record)
         except DecodeError:
-            n_bad += 1
+            found.n_bad += 1
             continue
         n += 1
         for value in event.summary.value:
@@ -103,30 +126,25 @@ def read(path: Path) -> EventFile:
             points[0].append(event.step)
             points[1].append(number)
             points[2].append(event.wall_time)
-    if n_bad:
-        found.notes.append(Note("corrupt", f"{counted(n_bad, 'damaged record')} left out"))
-    if n == 0:
-        raise NotALog("no event file: its first record cannot be read")
-    return found
+    if found.n_bad:
+        found.notes.append(Note("corrupt", f"{counted(found.n_bad, 'damaged record')} left out"))
+    return n
 
 
 def _records(content: bytes, found: EventFile) -> Iterator[bytes]:
     """The records of a file, until it ends or is cut off."""
-    at, end = 0, len(content)
+    at, end, begins = 0, len(content), found.end
     while at < end:
         if at + _HEADER + _FOOTER > end:
-            found.notes.append(
-                Note("truncated", "the last record is cut off: the file was still being written, or the run died")
-            )
+            found.notes.append(_CUT_OFF)
             return
         length = _LENGTH(content, at)[0]
         start = at + _HEADER
         at = start + length + _FOOTER
         if at > end:
-            found.notes.append(
-                Note("truncated", "the last record is cut off: the file was still being written, or the run died")
-            )
+            found.notes.append(_CUT_OFF)
             return
+        found.end = begins + at
         yield content[start : start + length]
 
 

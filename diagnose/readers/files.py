@@ -16,12 +16,13 @@ _LFS_POINTER = re.compile(rb"\s*version https?://\S*(?:git-lfs|hawser)\S*\s|vers
 HEAD_BYTES = 1 << 16
 
 
-def read_bytes(path: Path, limit: int | None = None) -> bytes:
+def read_bytes(path: Path, limit: int | None = None, skip: int = 0) -> bytes:
     """The content of a regular file.
 
     Args:
         path: of the file.
         limit: read no more bytes than this; all when None.
+        skip: bytes at the beginning that are known already; nothing may follow them.
 
     Raises:
         ReadError: there is no such file, it may not be read, or it is a folder, a pipe or a device, which could block.
@@ -34,9 +35,12 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
         if not stat.S_ISREG(mode):
             raise ReadError("not a regular file but a pipe, socket or device")
         with path.open("rb") as file:
+            file.seek(skip)
             content = file.read(-1 if limit is None else limit)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise ReadError(reason(error)) from error
+    if skip:
+        return content
     if not content:
         raise NotALog("the file is empty")
     if _LFS_POINTER.match(content):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from diagnose.errors import NotALog
-from diagnose.model import Note, Row, Run, Setting
+from diagnose.model import Note, Row, Run, Series, Setting
 from diagnose.names import EPOCH, LEARNING_RATE, TRAIN_LOSS
 from diagnose.readers.events import EventFile, Points
 from diagnose.readers.keys import resolve
@@ -80,7 +80,7 @@ def runs_of_files(files: Iterable[tuple[EventFile, str]], *, id: str, source: st
     note = Note("mixed-runs", f"the folder's event files hold {len(runs)} runs, as their steps start again")
     several = len(groups) > 1 and len(runs) > 1
     return [
-        Run(id if k == 1 else f"{id}#{k}", r.source, r.series, r.settings, (*r.notes, note) if several else r.notes)
+        replace(r, id=id if k == 1 else f"{id}#{k}", notes=(*r.notes, note) if several else r.notes)
         for k, r in enumerate(runs, 1)
     ]
 
@@ -152,12 +152,28 @@ def _runs(group: _Group, source: str, folder: Path) -> list[Run]:
     notes += _place_evaluations(columns)
     if all(_ascends(steps) for steps, _, _ in columns.values()):
         plain = {name: (steps, values) for name, (steps, values, _) in columns.items()}
-        return [run_of_columns(plain, id="", source=source, settings=settings, notes=notes)]
+        run = run_of_columns(plain, id="", source=source, settings=settings, notes=notes)
+        return [replace(run, clock=_clock(columns, run))]
     parts, part_notes = segments(_rows(columns))
     notes += part_notes
     if len(parts) > 1:
         notes.append(Note("mixed-runs", f"the event files hold {len(parts)} runs, as their steps start again"))
-    return [build_run(part, id="", source=source, settings=settings, notes=notes) for part in parts]
+    runs = [build_run(part, id="", source=source, settings=settings, notes=notes) for part in parts]
+    # Steps of several runs in one file are the same ones, so their times cannot be told apart by step.
+    return [replace(run, clock=_clock(columns, run)) for run in runs] if len(runs) == 1 else runs
+
+
+def _clock(columns: Mapping[str, Points], run: Run) -> Series:
+    """When each of a run's steps was logged; of a step that a resumed training logged again, the later time."""
+    steps = np.concatenate([np.asarray(points[0], dtype=np.int64) for points in columns.values()])
+    wall_s = np.concatenate([np.asarray(points[2], dtype=np.float64) for points in columns.values()])
+    order = np.lexsort((wall_s, steps))
+    steps, wall_s = steps[order], wall_s[order]
+    last = np.append(np.flatnonzero(np.diff(steps)), steps.size - 1)
+    steps, wall_s = steps[last], wall_s[last]
+    kept = np.isfinite(wall_s) & np.isin(steps, np.concatenate([series.step for series in run.series.values()]))
+    steps, wall_s = steps[kept], np.maximum.accumulate(wall_s[kept])
+    return Series("clock", steps, wall_s, np.ones_like(steps))
 
 
 def _ascends(steps: Sequence[float]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,17 @@ from diagnose.readers.sniff import format_of, is_candidate, is_log_name
 Error = tuple[Path, ReadError]
 
 #: Folders that never hold logs of one's own.
-_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
+PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
+_CHECKPOINT = re.compile(r"^(tmp-)?checkpoint[-_]\w+$")
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a folder is called as a trainer calls its checkpoints: what it holds belongs to the folder above.
+
+    >>> is_checkpoint("checkpoint-500"), is_checkpoint("lora-r16")
+    (True, False)
+    """
+    return _CHECKPOINT.match(name) is not None
 
 
 @dataclass
@@ -69,7 +80,7 @@ def _sort(folder: Path, names: Sequence[str], errors: list[Error]) -> Files:
                 errors.append((path, ReadError(reason(error))))
             continue
         if stat.S_ISDIR(mode):
-            if not name.startswith(".") and name not in _PASSED_OVER:
+            if not name.startswith(".") and name not in PASSED_OVER:
                 files.folders.append(path)
             continue
         if not stat.S_ISREG(mode) or name.startswith(".") or not is_candidate(name):

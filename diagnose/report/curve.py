@@ -17,7 +17,7 @@ from diagnose.report.scale import Scale, scale_for, spread_ticks
 from diagnose.report.words import grouped
 
 if TYPE_CHECKING:
-    from diagnose.model import Report, Run, Series
+    from diagnose.model import Best, Report, Run, Series
 
 #: Dots of one braille cell.
 DOTS_X, DOTS_Y = 2, 4
@@ -82,7 +82,7 @@ def draw(report: Report, run: Run, *, width: int, height: int = 12, is_ascii: bo
     Returns:
         None when the run has no loss to draw.
     """
-    main, evals = _metrics(report, run)
+    main, evals = drawn_metrics(run, report.kind, report.best)
     shown = [run.series[name] for name in (main, *evals) if name in run.series and len(run.series[name])]
     if not shown:
         return None
@@ -111,14 +111,20 @@ def draw(report: Report, run: Run, *, width: int, height: int = 12, is_ascii: bo
     return Plot([*body, *_axis(pane, margin, signs), *_mark_rows(pane, marks, margin)], legend + more)
 
 
-def _metrics(report: Report, run: Run) -> tuple[str, list[str]]:
-    """What to draw as a line and what as points: the losses; of a run of reinforcement learning its reward."""
+def drawn_metrics(run: Run, kind: Kind, best: Best | None) -> tuple[str, list[str]]:
+    """What to draw as a line and what as points: the losses; of a run of reinforcement learning its reward.
+
+    Args:
+        run: with the series.
+        kind: of the run.
+        best: the checkpoint to keep: where there is one, its metric alone is drawn as points.
+    """
     reward = next((n for n in ("train/reward", "train/rewards/mean") if n in run.series), None)
-    if report.kind is Kind.RL and reward:
+    if kind is Kind.RL and reward:
         return reward, []
     evals = sorted(name for name in run.series if is_eval_loss(name) and len(run.series[name]))
-    if report.best is not None and report.best.metric in evals:
-        evals = [report.best.metric]
+    if best is not None and best.metric in evals:
+        evals = [best.metric]
     return TRAIN_LOSS, evals[:_MOST_EVALS]
 
 
