@@ -30,7 +30,7 @@ RECIPE = REPO / "docs" / "fsdp-qlora.yaml"
 
 def test_two_processes_train_treat_and_write_once(tiny_base: Path, tmp_path: Path) -> None:
     run = tmp_path / "lora-r16-lr0.3"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29417"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     command += ["-m", "diagnose", "train"]
     command += ["--model", str(tiny_base / "base"), "--data", str(tiny_base / "examples.jsonl"), "--method", "lora"]
     command += ["--lr", "0.3", "--max-steps", "48", "--per-device-train-batch-size", "8", "--output-dir", str(run)]
