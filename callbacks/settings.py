@@ -75,8 +75,9 @@ def read_settings(args: Any, state: Any, model: Any = None) -> dict[str, Setting
 def _effective_batch(args: Any, state: Any) -> int | None:
     """Examples that an update averages over, on all devices together; None where one of the factors is not told."""
     # `train_batch_size` counts every GPU of this process, `world_size` the processes. Only the state knows of a batch that
-    # `auto_find_batch_size` has made smaller.
-    device: Any = getattr(state, "train_batch_size", None) or getattr(args, "train_batch_size", None)
+    # `auto_find_batch_size` has made smaller; without it a resumed state tells the batch of the run before.
+    found = getattr(state, "train_batch_size", None) if getattr(args, "auto_find_batch_size", False) else None
+    device: Any = found or getattr(args, "train_batch_size", None)
     factors: list[Any] = [device, *(getattr(args, name, None) for name in ("gradient_accumulation_steps", "world_size"))]
     return math.prod(factors) if all(isinstance(factor, int) for factor in factors) else None
 

@@ -38,6 +38,7 @@ Examine training curves: NaN, spikes, flat loss, memorization, and what to chang
   diagnose PATH... --report   each run with its curve, findings and what to do
   diagnose compare PATH...    what changed from run to run, and which run is better
   diagnose plan --model NAME  what fits the GPU, before a training
+  diagnose train --demo       fine-tune a model with the doctor inside
   diagnose rules              list the rules
   diagnose explain RULE       all about one rule, by code or name
 
@@ -99,6 +100,10 @@ def _run(argv: list[str]) -> int:
         return _compare(argv[1:])
     if argv[:1] == ["plan"]:
         return _plan(argv[1:])
+    if argv[:1] == ["train"]:
+        from diagnose.callbacks.qlora import train_cli
+
+        return train_cli.main(argv[1:], _Parser)
     return _examine(argv)
 
 

@@ -178,11 +178,11 @@ def output_dir(curves: Curves, changes: Sequence[Change]) -> str | None:
     rank = curves.settings.get("lora_r")
     parts = [_method(curves) or "run"] + ([f"r{rank}"] if rank else [])
     short = {"learning_rate": "lr", "num_train_epochs": "ep", "max_grad_norm": "clip", "warmup_steps": "warmup"}
-    told = [f"{short.get(c.setting, c.setting)}{_compact(c.after)}" for c in changes if c.after is not None]
+    told = [f"{short.get(c.setting, c.setting)}{compact(c.after)}" for c in changes if c.after is not None]
     return "runs/" + "-".join([*parts, *told]) if told else None
 
 
-def _compact(value: Setting) -> str:
+def compact(value: Setting) -> str:
     """A value as it reads in a folder name: `6.7e-5`, not `6.666666666666667e-05`."""
     if not isinstance(value, float):
         return str(value)

@@ -85,6 +85,7 @@ def test_the_wheel_has_one_import_name_and_each_file_once(built: Path) -> None:
     sources |= {f"diagnose/{path.relative_to(REPO).as_posix()}" for path in (REPO / "callbacks").rglob("*.py")}
     assert sources == {name for name in names if name.endswith(".py")}
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {f"diagnose/callbacks/qlora/demo/{name}" for name in ("base.txt", "examples.jsonl")} <= set(names)
     static = {path.relative_to(REPO).as_posix() for path in (REPO / "diagnose" / "tensorboard" / "static").rglob("*.*")}
     assert {"diagnose/tensorboard/static/index.js", "diagnose/tensorboard/static/vendor/uPlot.esm.js"} <= static <= set(names)
     assert "diagnose/tensorboard/static/vendor/LICENSE" in names
