@@ -31,31 +31,42 @@ def samples(model: Any, processing_class: Any, prompts: Sequence[str]) -> list[t
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     if tokenizer is None or not callable(getattr(model, "generate", None)):
         return []
+    return [(prompt, continued(model, tokenizer, _tokens(tokenizer, prompt)).strip()) for prompt in prompts[:MOST_PROMPTS]]
+
+
+def continued(model: Any, tokenizer: Any, ids: Sequence[int]) -> str:
+    """What the model makes of the beginning of a text: the likeliest token each time, within the bounds of one look.
+
+    Args:
+        model: whose weights stay as they are, and its mode of training or evaluation too.
+        tokenizer: of the model.
+        ids: (length,) tokens of the beginning.
+    """
+    model = getattr(model, "module", model)  # DistributedDataParallel and its like
+    tokens = torch.tensor([list(ids)], device=next(model.parameters()).device)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            return [(prompt, _answer(model, tokenizer, prompt)) for prompt in prompts[:MOST_PROMPTS]]
+            made = model.generate(
+                input_ids=tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=MOST_TOKENS,
+                max_time=MOST_SECONDS,
+                do_sample=False,
+                use_cache=True,
+                pad_token_id=pad,
+                eos_token_id=tokenizer.eos_token_id,
+            )
     finally:
         model.train(was_training)
+    return str(tokenizer.decode(made[0, tokens.shape[1] :], skip_special_tokens=True))
 
 
-def _answer(model: Any, tokenizer: Any, prompt: str) -> str:
+def _tokens(tokenizer: Any, prompt: str) -> list[int]:
     if getattr(tokenizer, "chat_template", None):
-        text = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
-        inputs = tokenizer(text, return_tensors="pt", add_special_tokens=False)
-    else:
-        inputs = tokenizer(prompt, return_tensors="pt")
-    device = next(model.parameters()).device
-    ids, mask = inputs["input_ids"].to(device), inputs["attention_mask"].to(device)
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    out = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        max_new_tokens=MOST_TOKENS,
-        max_time=MOST_SECONDS,
-        do_sample=False,
-        use_cache=True,
-        pad_token_id=pad,
-    )
-    return str(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)).strip()
+        turns = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(tokenizer(prompt)["input_ids"])

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from diagnose.callbacks.guard import guarded
 from diagnose.callbacks.output import say
 from diagnose.callbacks.qlora.encode import IGNORED
-from diagnose.callbacks.sample_prompts import MOST_SECONDS, MOST_TOKENS
+from diagnose.callbacks.sample_prompts import continued
 
 FILE_NAME = "samples.jsonl"
 #: Characters of each text that are shown.
@@ -59,27 +58,6 @@ def prompts_of(examples: Any, tokenizer: Any, n: int) -> list[Prompt]:
     return found
 
 
-def answer(model: Any, tokenizer: Any, prompt: Prompt) -> str:
-    """The model's own continuation of a prompt: the likeliest token each time, so that it is the same each time."""
-    model = getattr(model, "module", model)
-    was_training = model.training
-    model.eval()
-    ids = torch.tensor([prompt.ids], device=next(model.parameters()).device)
-    with torch.no_grad():
-        made = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=MOST_TOKENS,
-            max_time=MOST_SECONDS,
-            do_sample=False,
-            use_cache=True,
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    model.train(was_training)
-    return str(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True))
-
-
 class Samples(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy, so its class is Any
     """Answers the prompts at each evaluation, on the first process.
 
@@ -111,7 +89,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]  # transformers is not fol
             return
         with (self.folder / FILE_NAME).open("a", encoding="utf-8") as file:
             for prompt in self.prompts:
-                made = answer(model, self.tokenizer, prompt)
+                made = continued(model, self.tokenizer, prompt.ids)
                 if prompt.text != self._asked:  # one question is asked again and again
                     say(f"    asked: {short(prompt.text)}")
                     self._asked = prompt.text

@@ -112,6 +112,7 @@ def make_plan(
             gpu_bytes=hardware.gpu_bytes,
             effective_batch=total,
             lora_r=config.lora_r,
+            lora_dropout=config.lora_dropout,
             devices=hardware.devices,
             checkpointing=config.gradient_checkpointing,
             batch=batch,
