@@ -48,9 +48,9 @@ class GradientGuard:
     def __init__(self, args: Any, *, may_drop: bool) -> None:
         self.is_on = not getattr(args, "fp16", False) and not is_sharded(args)
         self._may_drop = may_drop
-        self._waits = getattr(args, "device", torch.device("cpu")).type == "cpu" or bool(
-            getattr(args, "logging_nan_inf_filter", False)
-        )
+        kind = getattr(args, "device", torch.device("cpu")).type
+        # On XLA devices the Trainer's own filter does not wait either.
+        self._waits = kind == "cpu" or (kind != "xla" and bool(getattr(args, "logging_nan_inf_filter", False)))
         self._probe: Any = None
         self._turn = 0
         self._flags: list[tuple[int, torch.Tensor]] = []
