@@ -44,24 +44,25 @@ class Tally(NamedTuple):
     cured: int
 
 
-def verdicts_of(sweep: Sweep, every: list[fit_rate.Sample]) -> list[LearningRateVerdict]:
-    """The verdict on each run of a sweep, by a fit to the other sweeps."""
+def verdicts_of(sweep: Sweep, every: list[fit_rate.Sample], cut: float = 1.0) -> list[LearningRateVerdict]:
+    """The verdict on each run of a sweep, or on that share of its steps, by a fit to the other sweeps."""
     others = [s for s in every if s.group != sweep.name]
     made = fit_rate.fit(others, LOSS_FEATURES + GRADIENT_FEATURES)
     shipped = {name: getattr(rate_weights, name) for name in dir(rate_weights) if name.startswith("WITH_GRADIENT")}
     try:
         for name, values in zip(("MEAN", "SCALE", "WEIGHTS"), made, strict=True):
             setattr(rate_weights, f"WITH_GRADIENT_{name}", values.tolist())
-        return [_verdict(sweep, i) for i in range(len(sweep.runs))]
+        return [_verdict(sweep, i, cut) for i in range(len(sweep.runs))]
     finally:
         for name, value in shipped.items():
             setattr(rate_weights, name, value)
 
 
-def _verdict(sweep: Sweep, i: int) -> LearningRateVerdict:
+def _verdict(sweep: Sweep, i: int, cut: float = 1.0) -> LearningRateVerdict:
+    run = sweep.runs[i].until(int(cut * sweep.runs[i].last_step))
     # Without the method: so small a model's best rates lie far outside the usual range.
-    settings = {k: v for k, v in sweep.runs[i].settings.items() if k != "method"}
-    found = examine(dataclasses.replace(sweep.runs[i], settings=settings)).learning_rate
+    settings = {k: v for k, v in run.settings.items() if k != "method"}
+    found = examine(dataclasses.replace(run, settings=settings)).learning_rate
     assert found is not None
     return found
 
