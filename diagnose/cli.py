@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diagnose.errors import DiagnoseError
 from diagnose.report.file import save, writable
@@ -42,7 +42,7 @@ Examine training curves: NaN, spikes, flat loss, memorization, and what to chang
   diagnose rules              list the rules
   diagnose explain RULE       all about one rule, by code or name
 
-A folder called `rules`, `explain`, `compare` or `plan` is written ./rules, and so on."""
+A folder called `rules`, `explain`, `compare`, `plan` or `train` is written ./rules, and so on."""
 
 _EPILOG = """\
 exit codes: 0 nothing at or above --fail-on, 1 findings, 2 could not run
@@ -51,7 +51,10 @@ upwards from the current directory; what is given here replaces what it says"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells an error in one line, the way all others are told."""
+    """Leaves descriptions as they are, takes no half options, and tells an error in one line, as all others are told."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise DiagnoseError(f"{message}; see {self.prog} --help")
@@ -92,19 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    if argv[:1] == ["rules"]:
-        return _rules(argv[1:])
-    if argv[:1] == ["explain"]:
-        return _explain(argv[1:])
-    if argv[:1] == ["compare"]:
-        return _compare(argv[1:])
-    if argv[:1] == ["plan"]:
-        return _plan(argv[1:])
-    if argv[:1] == ["train"]:
-        from diagnose.callbacks.qlora import train_cli
-
-        return train_cli.main(argv[1:], _Parser)
-    return _examine(argv)
+    commands = {"rules": _rules, "explain": _explain, "compare": _compare, "plan": _plan, "train": _train}
+    command = commands.get(argv[0]) if argv else None
+    return _examine(argv) if command is None else command(argv[1:])
 
 
 def _examine(argv: list[str]) -> int:
@@ -151,6 +144,12 @@ def _plan(argv: list[str]) -> int:
     return EXIT_OK
 
 
+def _train(argv: list[str]) -> int:
+    from diagnose.callbacks.qlora import train_cli
+
+    return train_cli.main(argv, _Parser)
+
+
 def _output(path: str | None) -> Path | None:
     """Where to write; None for stdout."""
     return None if path is None or path == "-" else writable(Path(path))
@@ -162,8 +161,6 @@ def _parser() -> _Parser:
         usage="diagnose PATH... [--report] [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("paths", metavar="PATH", nargs="*", help="a log, or a folder that is searched for logs")
     parser.add_argument("--report", action="store_true", help="tell each run in full, with its curve")
@@ -182,7 +179,7 @@ def _parser() -> _Parser:
 
 
 def _rules(argv: list[str]) -> int:
-    parser = _Parser(prog="diagnose rules", description="List the rules.", allow_abbrev=False)
+    parser = _Parser(prog="diagnose rules", description="List the rules.")
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text", help="what to print (text)")
     args = parser.parse_args(argv)
 
@@ -205,9 +202,7 @@ def _rules(argv: list[str]) -> int:
 
 
 def _explain(argv: list[str]) -> int:
-    parser = _Parser(
-        prog="diagnose explain", description="Tell all about a rule: thresholds and example curves.", allow_abbrev=False
-    )
+    parser = _Parser(prog="diagnose explain", description="Tell all about a rule: thresholds and example curves.")
     parser.add_argument("rule", metavar="RULE", help="its code, such as CD401, or its name, such as memorization")
     args = parser.parse_args(argv)
 

@@ -37,8 +37,6 @@ def parser(make: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentPar
         usage="diagnose compare PATH PATH... [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     made.add_argument("paths", metavar="PATH", nargs="+", help="a log, a run's folder, or a folder of runs")
     made.add_argument("--format", choices=("text", "json"), default="text", help="what to write (text)")

@@ -200,7 +200,7 @@ class Curves:
 
     def __init__(self, settings: Mapping[str, Setting] | None = None, notes: Sequence[Note] = ()) -> None:
         self.settings: Mapping[str, Setting] = dict(settings or {})
-        self.notes: tuple[Note, ...] = tuple(notes)
+        self.notes = tuple(notes)
         self.tracks: dict[str, Track] = {}
         #: The latest finding of each rule name, so that a rule need not tell again what another has told.
         self.found: dict[str, Finding] = {}
@@ -209,6 +209,17 @@ class Curves:
         self.epoch: float | None = None
         self.kind = Kind.SUPERVISED
         self.peak_lr: float | None = None
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The reader's notes."""
+        return self._notes
+
+    @notes.setter
+    def notes(self, notes: tuple[Note, ...]) -> None:
+        self._notes = notes
+        # Rules ask at every row, and a run may have a thousand notes.
+        self._went_back = tuple(n.step for n in notes if n.kind == "steps-go-back" and n.step is not None)
 
     def add(self, row: Row) -> None:
         """Take in one row."""
@@ -278,8 +289,7 @@ class Curves:
     def resumed(self) -> int | None:
         """The step from which the training was last resumed, as a live doctor or a reader tells; None for an unbroken run."""
         track = self.tracks.get(RESUMED)
-        steps = [note.step for note in self.notes if note.kind == "steps-go-back" and note.step is not None]
-        steps = [step for step in steps if step <= self.last_step]
+        steps = [step for step in self._went_back if step <= self.last_step]
         return max([*steps, *([] if track is None else [track.last_step])], default=None)
 
     @property

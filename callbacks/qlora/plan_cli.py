@@ -74,8 +74,6 @@ def parser(make: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentPar
         usage="diagnose plan --model MODEL [--gpu 24GB] [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     made.add_argument("--model", required=True, help="a folder or file with config.json, or a name in the hub's local cache")
     made.add_argument("--gpu", metavar="SIZE", help="memory of one GPU, such as 24GB")

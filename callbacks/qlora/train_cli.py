@@ -95,8 +95,6 @@ def parser(make: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentPar
         usage="diagnose train --model MODEL --data DATA [options]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help="settings in YAML; flags replace what it says")
     made.add_argument("--demo", action="store_true", help="train a tiny model on the CPU, first with a rate that is too high")

@@ -59,10 +59,15 @@ def merged(rows: Sequence[Mapping[str, Any]], seen: Sequence[Observed]) -> list[
     at = 0
     for row, step in zip(rows, steps, strict=True):
         while at < len(seen) and seen[at]["step"] <= step:
-            out.append({key: value for key, value in seen[at].items() if key != "rows"})
+            out.append(_logged(seen[at]))
             at += 1
         out.append(row)
-    return out + [{key: value for key, value in row.items() if key != "rows"} for row in seen[at:]]
+    return [*out, *map(_logged, seen[at:])]
+
+
+def _logged(row: Observed) -> Mapping[str, Any]:
+    """What of it a log could hold."""
+    return {key: value for key, value in row.items() if key != "rows"}
 
 
 def _is_row(row: Any) -> bool:

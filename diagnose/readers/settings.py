@@ -12,6 +12,7 @@ from diagnose.model import Note, Setting
 from diagnose.readers import training_args
 from diagnose.readers.files import read_text
 from diagnose.readers.model_card import from_card
+from diagnose.readers.own_file import FILE_NAME
 
 #: Fields of TrainerState that say how the training was set up or where its best checkpoint is.
 _STATE = (
@@ -101,7 +102,7 @@ def from_folder(folders: Sequence[Path], notes: list[Note]) -> dict[str, Setting
         folders: where to look, the best source first.
         notes: what could not be read is told here.
     """
-    adapter, model, own = (_first(folders, name) for name in ("adapter_config.json", "config.json", "curve_doctor.json"))
+    adapter, model, own = (_first(folders, name) for name in ("adapter_config.json", "config.json", FILE_NAME))
     found: dict[str, Setting] = _from_cards(folders) | _from_pickles(folders, notes)
     labels = model.get("num_labels", len(model["id2label"]) if isinstance(model.get("id2label"), dict) else None)
     for key, value in (("num_labels", labels), ("vocab_size", model.get("vocab_size"))):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from diagnose import prescribe
 from diagnose.curves import Curves
-from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity, Status
+from diagnose.model import Evidence, Finding, Kind, Prescription, Row, Severity
 from diagnose.names import BAD_GRADIENT, DROPPED, GRAD_NORM, MADE, TRAIN_LOSS
 from diagnose.rules.base import NOTHING, Example, Rule, Watch, threshold
 
@@ -139,18 +139,7 @@ class _NanLossWatch(Watch):
             return NOTHING
         past, self.open, self.clean = self.open, None, 0
         message = f"train/loss was {self.value} at step {past.first_step} and is finite again"
-        return (
-            self.finding(
-                TRAIN_LOSS,
-                past.first_step,
-                step,
-                message,
-                *past.evidence,
-                severity=Severity.WARNING,
-                status=Status.RESOLVED,
-                prescription=past.prescription,
-            ),
-        )
+        return self.resolved(past, step, message)
 
 
 class _BadGradients:
